@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * bridge.h: everything that crosses between the Slurm shims (C, one build per
+ * Slurm version) and libgpubudget.so (Go). Plain values only: no Slurm type,
+ * no Go type. Either side may change freely behind it.
+ *
+ * Rules of the bridge
+ *  - The caller owns all memory. Go copies what it wants to keep before it
+ *    returns and keeps no pointer.
+ *  - A NULL string means "Slurm has none".
+ *  - No call waits for I/O. Every call recovers its own panics; it then leaves
+ *    its outputs as they were and returns GPUB_PANIC, and the shim keeps the
+ *    last good value.
+ *  - Times are Unix seconds as Slurm keeps them, 0 where Slurm has none.
+ */
+#ifndef GPUBUDGET_BRIDGE_H
+#define GPUBUDGET_BRIDGE_H
+
+#include <stdint.h>
+
+/* Raised whenever a struct or a call below changes: both sides compare it at
+ * start, so that a stale library is refused and not misread. */
+#define GPUB_ABI 1
+
+enum gpub_rc { GPUB_OK = 0, GPUB_ERROR = -1, GPUB_PANIC = -2, GPUB_ABI_MISMATCH = -3 };
+
+enum gpub_log_level { GPUB_LOG_ERROR = 0, GPUB_LOG_INFO, GPUB_LOG_VERBOSE, GPUB_LOG_DEBUG };
+
+typedef void (*gpub_log_fn)(int level, const char *message);
+
+/* What the host process is: given once, at start. */
+struct gpub_host {
+	uint32_t abi;              /* GPUB_ABI */
+	const char *cluster;       /* ClusterName */
+	const char *slurm_version; /* "22.05.8" */
+	const char *conf_path;     /* gpubudget.conf */
+	const char *state_dir;     /* StateSaveLocation */
+	gpub_log_fn log;           /* into slurmctld.log; callable from any thread */
+};
+
+/* slurm.conf's PriorityFlags, in bits of our own. */
+enum gpub_priority_flag {
+	GPUB_FLAG_ACCRUE_ALWAYS = 1 << 0,
+	GPUB_FLAG_CALCULATE_RUNNING = 1 << 1,
+	GPUB_FLAG_DEPTH_OBLIVIOUS = 1 << 2,
+	GPUB_FLAG_FAIR_TREE = 1 << 3,
+	GPUB_FLAG_INCR_ONLY = 1 << 4,
+	GPUB_FLAG_MAX_TRES = 1 << 5,
+	GPUB_FLAG_MAX_TRES_GRES = 1 << 6,
+	GPUB_FLAG_NO_NORMAL_ASSOC = 1 << 7,
+	GPUB_FLAG_NO_NORMAL_PART = 1 << 8,
+	GPUB_FLAG_NO_NORMAL_QOS = 1 << 9,
+	GPUB_FLAG_NO_NORMAL_TRES = 1 << 10,
+	GPUB_FLAG_SIZE_RELATIVE = 1 << 11,
+};
+
+/* slurm.conf's priority settings: at start and after each reconfigure. */
+struct gpub_weights {
+	uint32_t age, assoc, fairshare, job_size, partition, qos;
+	uint32_t max_age;      /* seconds */
+	uint32_t flags;        /* gpub_priority_flag */
+	uint32_t favor_small;  /* 0 or 1 */
+	uint32_t damp_factor;
+	uint32_t tres_count;   /* length of tres and of every job's tres array */
+	const double *tres;    /* PriorityWeightTRES in slurmctld's TRES order; NULL if unset */
+};
+
+/* What the cluster is now: given with each pass. */
+struct gpub_cluster {
+	uint32_t nodes;            /* node records */
+	uint32_t cpus;             /* cluster_cpus */
+	uint64_t gpus;             /* GPUs on nodes that can be scheduled (not DOWN, DRAIN, FUTURE, POWERED_DOWN) */
+	uint64_t gpus_configured;  /* GPUs on all nodes */
+	uint32_t qos_priority_max; /* highest QOS priority */
+};
+
+/* Slurm's base job states, in numbers of our own. */
+enum gpub_job_state {
+	GPUB_PENDING = 0,
+	GPUB_RUNNING,
+	GPUB_SUSPENDED,
+	GPUB_COMPLETE,
+	GPUB_CANCELLED,
+	GPUB_FAILED,
+	GPUB_TIMEOUT,
+	GPUB_NODE_FAIL,
+	GPUB_PREEMPTED,
+	GPUB_BOOT_FAIL,
+	GPUB_DEADLINE,
+	GPUB_OUT_OF_MEMORY,
+};
+
+enum gpub_job_flag {
+	GPUB_JOB_HELD = 1 << 0,         /* priority 0 */
+	GPUB_JOB_DIRECT_PRIO = 1 << 1,  /* an operator set the priority */
+	GPUB_JOB_COMPLETING = 1 << 2,
+	GPUB_JOB_CONFIGURING = 1 << 3,  /* allocated, nodes powering up or prolog running */
+	GPUB_JOB_REQUEUED = 1 << 4,     /* JOB_REQUEUE set: this run ends, the job will pend again */
+	GPUB_JOB_DEMANDS = 1 << 5,      /* pending, not held, begin time passed, no unmet dependency */
+	GPUB_JOB_RESIZING = 1 << 6,
+};
+
+/* One partition of a job that names several, in Slurm's order (tier first). */
+struct gpub_job_part {
+	double factor;       /* partition factor, normalised unless NO_NORMAL_PART */
+	const double *tres;  /* TRES factors in this partition, before weights; NULL if no weights */
+	uint32_t priority;   /* out: what goes into priority_array */
+};
+
+struct gpub_job {
+	uint32_t job_id;
+	uint32_t array_job_id;   /* 0 if no array */
+	uint32_t array_task_id;  /* UINT32_MAX if none */
+	uint32_t array_tasks;    /* pending tasks this record stands for, 1 at least */
+	uint32_t het_job_id;     /* 0 if no het job */
+	uint32_t restart;        /* restart_cnt */
+	uint32_t user_id;
+	uint32_t assoc_id;       /* 0 if no association */
+	uint32_t state;          /* gpub_job_state */
+	uint32_t flags;          /* gpub_job_flag */
+
+	const char *user;        /* name; NULL if the uid has none */
+	const char *account;     /* as submitted or as slurmdbd resolved it; may be NULL without slurmdbd */
+	const char *partition;   /* partition it runs in, or first it pends in */
+	const char *qos;
+	const char *nodes;       /* allocated node list; NULL while pending */
+	const char *gpu_type;    /* of the allocation or request; NULL if untyped */
+
+	int64_t submit;
+	int64_t begin;           /* eligible time */
+	int64_t accrue;          /* when age began to count */
+	int64_t start;
+	int64_t end;             /* actual once it has ended; for a running job Slurm's expectation */
+	int64_t resize;          /* last size change */
+	int64_t suspend;         /* last suspend or resume */
+	int64_t suspended;       /* seconds suspended in this run so far */
+	uint32_t time_limit;     /* minutes, UINT32_MAX if unlimited or unset */
+
+	uint64_t gpus;           /* allocated, or asked for (one array task's) */
+	uint32_t cpus;           /* total_cpus, else the request */
+	uint32_t min_nodes;
+
+	/* inputs of the priority; before weights */
+	uint32_t current_priority;
+	int64_t nice;            /* without NICE_OFFSET */
+	int64_t site;            /* without NICE_OFFSET */
+	double assoc_factor;     /* normalised unless NO_NORMAL_ASSOC */
+	double part_factor;      /* normalised unless NO_NORMAL_PART */
+	double qos_factor;       /* normalised unless NO_NORMAL_QOS */
+	uint32_t qos_priority;   /* raw */
+	const double *tres;      /* TRES factors, before weights; NULL if no weights */
+	struct gpub_job_part *parts; /* NULL unless several partitions */
+	uint32_t parts_count;
+};
+
+/* What a job's priority is made of, weighted: prio_factors, what sprio adds up. */
+struct gpub_factors {
+	double age, assoc, fairshare, job_size, partition, qos;
+	int64_t site;
+	int64_t nice;        /* what is subtracted, without NICE_OFFSET */
+	double *tres;        /* caller's array of tres_count, NULL if no weights */
+	uint32_t priority;   /* the sum; at least 1 */
+};
+
+/* One association, for sshare, the REST API and QOS UsageThreshold. */
+struct gpub_assoc {
+	uint32_t id;
+	const char *account;
+	const char *user;    /* NULL for an account's own association */
+	/* out */
+	uint32_t known;      /* 1 if the ledger knows it; the rest is set only then */
+	double level_fs;     /* DBL_MAX for infinity: no infinity leaves the bridge */
+	double factor;       /* (0, 1] for users, 0 for accounts */
+	double shares_norm;  /* share of the cluster */
+	double usage_norm;   /* share of the cluster's charged time in the window */
+	double usage_seconds;/* charged GPU-seconds in the window */
+};
+
+#endif
