@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+// Package conf reads gpubudget's configuration file and connects to the
+// database that it, the command line or libpq's own environment names.
+package conf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+)
+
+const (
+	// DefaultPath is the file read if nothing names another.
+	DefaultPath = "/etc/gpubudget/gpubudget.conf"
+	// PathVariable is the environment variable that names another file.
+	PathVariable = "GPUBUDGET_CONF"
+	// DefaultRefreshInterval is how often the plugin refreshes its snapshot.
+	DefaultRefreshInterval = 30 * time.Second
+	// DefaultDebugLevel is the log level if the file sets none.
+	DefaultDebugLevel = "info"
+)
+
+// Conf is what the configuration file says.
+type Conf struct {
+	// Path is the file that was read, "" if there was none.
+	Path string
+	// Cluster is the name of the Slurm cluster; "" leaves it to the program
+	// (the plugin: ClusterName of slurm.conf).
+	Cluster string
+	// DSN is a libpq connection string or URL; "" leaves it to the PG*
+	// environment variables.
+	DSN string
+	// RefreshInterval is the time between two refreshes of the plugin's
+	// snapshot from the database, from 100 ms to a day.
+	RefreshInterval time.Duration
+	// CalcInterval is the time between two priority passes, from 100 ms to a
+	// day; 0 leaves it to PriorityCalcPeriod of slurm.conf.
+	CalcInterval time.Duration
+	// SpoolDir is the folder for what could not be written to the database
+	// yet; "" means StateSaveLocation of slurm.conf.
+	SpoolDir string
+	// DebugLevel is one of Slurm's log levels: quiet, fatal, error, info,
+	// verbose, debug, debug2 ... debug5.
+	DebugLevel string
+}
+
+// Defaults is the configuration of an empty file.
+func Defaults() Conf {
+	return Conf{RefreshInterval: DefaultRefreshInterval, DebugLevel: DefaultDebugLevel}
+}
+
+// Load reads the configuration file at path. If path is empty it reads the
+// file that the environment variable GPUBUDGET_CONF names, else DefaultPath.
+// A file that was named must exist; if DefaultPath does not, the defaults
+// hold. Errors in the file name it, the line and the key.
+func Load(path string) (Conf, error) {
+	named := path != ""
+	if !named {
+		path = os.Getenv(PathVariable)
+		named = path != ""
+	}
+	if !named {
+		path = DefaultPath
+	}
+
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) && !named {
+		return Defaults(), nil
+	}
+	if err != nil {
+		return Conf{}, fmt.Errorf("read configuration: %w", err)
+	}
+	return Parse(path, string(text))
+}
