@@ -95,7 +95,8 @@ enum gpub_job_flag {
 	GPUB_JOB_DIRECT_PRIO = 1 << 1,  /* an operator set the priority */
 	GPUB_JOB_COMPLETING = 1 << 2,
 	GPUB_JOB_CONFIGURING = 1 << 3,  /* allocated, nodes powering up or prolog running */
-	GPUB_JOB_REQUEUED = 1 << 4,     /* JOB_REQUEUE set: this run ends, the job will pend again */
+	GPUB_JOB_REQUEUED = 1 << 4,     /* this run has ended and the job will pend again. Its state is
+					 * then GPUB_PENDING, start and end are the run's */
 	GPUB_JOB_DEMANDS = 1 << 5,      /* pending, not held, begin time passed, no unmet dependency */
 	GPUB_JOB_RESIZING = 1 << 6,
 };
@@ -113,7 +114,7 @@ struct gpub_job {
 	uint32_t array_task_id;  /* UINT32_MAX if none */
 	uint32_t array_tasks;    /* pending tasks this record stands for, 1 at least */
 	uint32_t het_job_id;     /* 0 if no het job */
-	uint32_t restart;        /* restart_cnt */
+	uint32_t restart;        /* of this run: 0 for the first, one more after each requeue */
 	uint32_t user_id;
 	uint32_t assoc_id;       /* 0 if no association */
 	uint32_t state;          /* gpub_job_state */
@@ -129,12 +130,16 @@ struct gpub_job {
 	int64_t submit;
 	int64_t begin;           /* eligible time */
 	int64_t accrue;          /* when age began to count */
-	int64_t start;
-	int64_t end;             /* actual once it has ended; for a running job Slurm's expectation */
+	int64_t start;           /* of the run; 0 while it pends and for a job that never ran */
+	int64_t end;             /* actual once it has ended; for a running job Slurm's expectation;
+				  * for a job that pends again, when its last run ended if Slurm
+				  * still knows, else 0 */
 	int64_t resize;          /* last size change */
 	int64_t suspend;         /* last suspend or resume */
-	int64_t suspended;       /* seconds suspended in this run so far */
+	int64_t suspended;       /* seconds suspended in this run so far; Slurm forgets them when it
+				  * requeues a job, so an ended run keeps the most ever seen */
 	uint32_t time_limit;     /* minutes, UINT32_MAX if unlimited or unset */
+	uint32_t demand_tasks;   /* of array_tasks, those that the array's own %N limit lets run now */
 
 	uint64_t gpus;           /* allocated, or asked for (one array task's) */
 	uint32_t cpus;           /* total_cpus, else the request */
@@ -175,5 +180,31 @@ struct gpub_assoc {
 	double usage_norm;   /* share of the cluster's charged time in the window */
 	double usage_seconds;/* charged GPU-seconds in the window */
 };
+
+/*
+ * The calls, as libgpubudget.so exports them: gpub_start is of type
+ * gpub_start_fn and so on. Types only, because Go declares the functions
+ * itself. All return a gpub_rc unless they say otherwise.
+ *
+ * A pass is begin, observe (every job in the list, in batches), prioritize
+ * (the jobs whose priority is to be set, in batches), end. A pass without
+ * prioritize only looks: it is how short jobs are seen when passes are far
+ * apart.
+ */
+typedef int (*gpub_start_fn)(const struct gpub_host *host);
+typedef void (*gpub_stop_fn)(void); /* back within 2 s */
+typedef int (*gpub_configure_fn)(const struct gpub_weights *weights);
+typedef int (*gpub_interval_ms_fn)(void); /* between passes; 0 = PriorityCalcPeriod */
+typedef int (*gpub_pass_begin_fn)(int64_t now_ms, const struct gpub_cluster *cluster);
+typedef int (*gpub_pass_observe_fn)(const struct gpub_job *jobs, uint32_t count);
+typedef int (*gpub_pass_prioritize_fn)(struct gpub_job *jobs, uint32_t count, struct gpub_factors *out);
+typedef int (*gpub_pass_end_fn)(void);
+typedef int (*gpub_set_fn)(struct gpub_job *job, int64_t now_ms, struct gpub_factors *out);
+typedef int (*gpub_observe_fn)(const struct gpub_job *job, int64_t now_ms); /* one more sighting */
+typedef int (*gpub_standings_fn)(struct gpub_assoc *assocs, uint32_t count);
+
+/* Optional: 1 if something has changed since the last pass began that should
+ * not wait for the next one (a refresh, say), else 0. Asked once a second. */
+typedef int (*gpub_wanted_fn)(void);
 
 #endif
