@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package engine
+
+import (
+	"math"
+	"unsafe"
+)
+
+// The structs of this file are those of bridge.h, field for field and byte for
+// byte: the library casts the shim's arrays to them, so that a pass over
+// 100,000 jobs copies nothing. A test of the library compares every size and
+// offset. They, and every CString in them, are the caller's memory and valid
+// only during the call.
+
+// ABI is GPUB_ABI of bridge.h.
+const ABI = 1
+
+// Result codes, enum gpub_rc of bridge.h.
+const (
+	OK          = 0
+	Failed      = -1
+	Panicked    = -2
+	ABIMismatch = -3
+)
+
+// CString is a NUL-terminated string in the caller's memory, or nil.
+type CString struct{ p *byte }
+
+// NewCString is s with a NUL behind it, for callers that are not C.
+func NewCString(s string) CString {
+	b := make([]byte, len(s)+1)
+	copy(b, s)
+	return CString{&b[0]}
+}
+
+// IsNil tells whether there is no string at all.
+func (s CString) IsNil() bool { return s.p == nil }
+
+// borrow is the string without copying it: it dies with the call.
+func (s CString) borrow() string {
+	if s.p == nil {
+		return ""
+	}
+	n := 0
+	for *(*byte)(unsafe.Add(unsafe.Pointer(s.p), n)) != 0 {
+		n++
+	}
+	return unsafe.String(s.p, n)
+}
+
+// String is a copy of the string, "" for nil.
+func (s CString) String() string { return string([]byte(s.borrow())) }
+
+// Cluster is struct gpub_cluster: what the cluster is now.
+type Cluster struct {
+	Nodes, CPUs    uint32
+	GPUs           uint64 // on nodes that can be scheduled
+	GPUsConfigured uint64
+	QOSPriorityMax uint32
+}
+
+// JobState is enum gpub_job_state: Slurm's base state.
+type JobState uint32
+
+// The states of a job.
+const (
+	Pending JobState = iota
+	Running
+	Suspended
+	Complete
+	Cancelled
+	FailedState
+	Timeout
+	NodeFail
+	Preempted
+	BootFail
+	Deadline
+	OutOfMemory
+)
+
+// jobStateNames are Slurm's words for the states.
+var jobStateNames = [...]string{
+	"PENDING", "RUNNING", "SUSPENDED", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT",
+	"NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY",
+}
+
+// String is Slurm's word for s.
+func (s JobState) String() string {
+	if int(s) < len(jobStateNames) {
+		return jobStateNames[s]
+	}
+	return "UNKNOWN"
+}
+
+// JobFlags is enum gpub_job_flag.
+type JobFlags uint32
+
+// The flags of a job.
+const (
+	Held        JobFlags = 1 << iota // priority 0
+	DirectPrio                       // an operator set the priority
+	Completing                       // ended, its nodes are being cleaned up
+	Configuring                      // allocated, its nodes are being made ready
+	Requeued                         // this run ends, the job will pend again
+	Demands                          // pending and nothing but resources holds it back
+	Resizing
+)
+
+// NoTask is the ArrayTaskID of a job that is no task of an array.
+const NoTask uint32 = math.MaxUint32
+
+// JobPart is struct gpub_job_part: one partition of a job that names several.
+type JobPart struct {
+	Factor   float64
+	TRES     *float64
+	Priority uint32 // out
+}
+
+// Job is struct gpub_job. Times are Unix seconds, 0 where Slurm has none.
+type Job struct {
+	JobID       uint32
+	ArrayJobID  uint32
+	ArrayTaskID uint32
+	ArrayTasks  uint32
+	HetJobID    uint32
+	Restart     uint32
+	UserID      uint32
+	AssocID     uint32
+	State       JobState
+	Flags       JobFlags
+
+	User, Account, Partition, QOS, Nodes, GPUType CString
+
+	Submit, Begin, Accrue, Start, End, Resize, Suspend int64
+	Suspended                                          int64
+	TimeLimit                                          uint32
+
+	GPUs     uint64
+	CPUs     uint32
+	MinNodes uint32
+
+	CurrentPriority uint32
+	Nice, Site      int64
+	AssocFactor     float64
+	PartFactor      float64
+	QOSFactor       float64
+	QOSPriority     uint32
+	TRES            *float64
+	Parts           *JobPart
+	PartsCount      uint32
+}
+
+// Has tells whether all of the flags f are set.
+func (j *Job) Has(f JobFlags) bool { return j.Flags&f == f }
+
+// parts are the job's partitions; none unless it names several.
+func (j *Job) parts() []JobPart {
+	if j.Parts == nil {
+		return nil
+	}
+	return unsafe.Slice(j.Parts, j.PartsCount)
+}
+
+// Factors is struct gpub_factors: what the columns of sprio show.
+type Factors struct {
+	Age, Assoc, Fairshare, JobSize, Partition, QOS float64
+	Site, Nice                                     int64
+	TRES                                           *float64 // the caller's array, nil if no weights
+	Priority                                       uint32
+}
+
+// Assoc is struct gpub_assoc: one association's standing.
+type Assoc struct {
+	ID            uint32
+	Account, User CString
+	// out
+	Known                                                uint32
+	LevelFS, Factor, SharesNorm, UsageNorm, UsageSeconds float64
+}
+
+// floats is the array of n doubles at p; nil if there is none.
+func floats(p *float64, n int) []float64 {
+	if p == nil {
+		return nil
+	}
+	return unsafe.Slice(p, n)
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+// Command lib is libgpubudget.so, built with -buildmode=c-shared: bridge.h's
+// calls, each handed to the engine. This is the only file of the project with
+// exported functions.
+//
+// It is loaded into slurmctld, which must outlive any fault of ours. So every
+// call recovers its panics, nothing here exits, and os/signal is not used: a Go
+// library then leaves slurmctld's signal handlers in place, but for those of
+// synchronous faults and SIGPIPE, which it passes on unless Go code met them.
+package main
+
+/*
+#include <stdlib.h>
+#include "../bridge.h"
+
+static inline void gpub_host_log(gpub_log_fn fn, int level, const char *message)
+{
+	fn(level, message);
+}
+*/
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+
+	"gpubudget/slurmplugin/engine"
+)
+
+func main() {}
+
+// gpub_abi is the GPUB_ABI that this library was built with.
+//
+//export gpub_abi
+func gpub_abi() C.uint32_t { return C.GPUB_ABI }
+
+// gpub_job_size is sizeof(struct gpub_job) as this library was built: a second
+// look at what gpub_abi promises.
+//
+//export gpub_job_size
+func gpub_job_size() C.uint32_t { return C.uint32_t(unsafe.Sizeof(C.struct_gpub_job{})) }
+
+// gpub_start starts the engine and its goroutines. The host's strings are
+// copied; its log function is called until gpub_stop returns.
+//
+//export gpub_start
+func gpub_start(host *C.struct_gpub_host) C.int {
+	return C.int(guard("gpub_start", func() error {
+		if host == nil {
+			return fmt.Errorf("no host given")
+		}
+		if host.abi != C.GPUB_ABI {
+			return errABI
+		}
+		fn := host.log
+		setLog(func(level int, message string) {
+			if fn == nil {
+				return
+			}
+			text := C.CString(message)
+			defer C.free(unsafe.Pointer(text))
+			C.gpub_host_log(fn, C.int(level), text)
+		})
+		return start(engine.Host{
+			Cluster:      goString(host.cluster),
+			SlurmVersion: goString(host.slurm_version),
+			ConfPath:     goString(host.conf_path),
+			StateDir:     goString(host.state_dir),
+			Version:      version,
+			Log:          log,
+		})
+	}))
+}
+
+// gpub_stop spools what is not written yet and ends all goroutines; it returns
+// within about 2 s and no log call comes after it.
+//
+//export gpub_stop
+func gpub_stop() {
+	guard("gpub_stop", stop)
+	setLog(nil)
+}
+
+// gpub_configure takes slurm.conf's priority settings, at start and after each
+// reconfigure, and has gpubudget.conf read again.
+//
+//export gpub_configure
+func gpub_configure(w *C.struct_gpub_weights) C.int {
+	return C.int(withEngine("gpub_configure", func(e *engine.Engine) error {
+		if w == nil {
+			return fmt.Errorf("no weights given")
+		}
+		e.Configure(engine.Weights{
+			Age: uint32(w.age), Assoc: uint32(w.assoc), Fairshare: uint32(w.fairshare),
+			JobSize: uint32(w.job_size), Partition: uint32(w.partition), QOS: uint32(w.qos),
+			MaxAge: uint32(w.max_age), Flags: uint32(w.flags),
+			FavorSmall: w.favor_small != 0, DampFactor: uint32(w.damp_factor),
+			TRES: weightsOf(w),
+		})
+		return nil
+	}))
+}
+
+// weightsOf copies the TRES weights, which slurmctld may free.
+func weightsOf(w *C.struct_gpub_weights) []float64 {
+	if w.tres == nil {
+		return nil
+	}
+	shared := unsafe.Slice((*float64)(unsafe.Pointer(w.tres)), int(w.tres_count))
+	return append([]float64(nil), shared...)
+}
+
+// gpub_interval_ms is the time between two passes in milliseconds, 0 to use
+// PriorityCalcPeriod.
+//
+//export gpub_interval_ms
+func gpub_interval_ms() C.int {
+	var ms int64
+	withEngine("gpub_interval_ms", func(e *engine.Engine) error {
+		ms = e.CalcInterval().Milliseconds()
+		return nil
+	})
+	return C.int(ms)
+}
+
+// gpub_pass_begin begins a pass over all jobs.
+//
+//export gpub_pass_begin
+func gpub_pass_begin(nowMS C.int64_t, c *C.struct_gpub_cluster) C.int {
+	return C.int(withEngine("gpub_pass_begin", func(e *engine.Engine) error {
+		if c == nil {
+			return fmt.Errorf("no cluster given")
+		}
+		e.BeginPass(int64(nowMS), *(*engine.Cluster)(unsafe.Pointer(c)))
+		return nil
+	}))
+}
+
+// gpub_pass_observe shows jobs to the pass, whatever their state: every job of
+// the list once in a pass.
+//
+//export gpub_pass_observe
+func gpub_pass_observe(jobs *C.struct_gpub_job, n C.uint32_t) C.int {
+	return C.int(withEngine("gpub_pass_observe", func(e *engine.Engine) error {
+		e.Observe(unsafe.Slice((*engine.Job)(unsafe.Pointer(jobs)), int(n)))
+		return nil
+	}))
+}
+
+// gpub_pass_prioritize fills out, and every partition of jobs, with priorities.
+//
+//export gpub_pass_prioritize
+func gpub_pass_prioritize(jobs *C.struct_gpub_job, n C.uint32_t, out *C.struct_gpub_factors) C.int {
+	return C.int(withEngine("gpub_pass_prioritize", func(e *engine.Engine) error {
+		return e.Prioritize(
+			unsafe.Slice((*engine.Job)(unsafe.Pointer(jobs)), int(n)),
+			unsafe.Slice((*engine.Factors)(unsafe.Pointer(out)), int(n)))
+	}))
+}
+
+// gpub_pass_end ends the pass: jobs that it did not show are gone.
+//
+//export gpub_pass_end
+func gpub_pass_end() C.int {
+	return C.int(withEngine("gpub_pass_end", func(e *engine.Engine) error { return e.EndPass() }))
+}
+
+// gpub_set gives one job its priority by the standings of the last pass.
+//
+//export gpub_set
+func gpub_set(job *C.struct_gpub_job, nowMS C.int64_t, out *C.struct_gpub_factors) C.int {
+	return C.int(withEngine("gpub_set", func(e *engine.Engine) error {
+		if job == nil || out == nil {
+			return fmt.Errorf("no job or no place for its factors given")
+		}
+		return e.Set((*engine.Job)(unsafe.Pointer(job)), int64(nowMS), (*engine.Factors)(unsafe.Pointer(out)))
+	}))
+}
+
+// gpub_observe shows one job between passes, as it ends or changes size.
+//
+//export gpub_observe
+func gpub_observe(job *C.struct_gpub_job, nowMS C.int64_t) C.int {
+	return C.int(withEngine("gpub_observe", func(e *engine.Engine) error {
+		if job == nil {
+			return fmt.Errorf("no job given")
+		}
+		e.Sight((*engine.Job)(unsafe.Pointer(job)), int64(nowMS))
+		return nil
+	}))
+}
+
+// gpub_standings fills in what sshare shows of associations.
+//
+//export gpub_standings
+func gpub_standings(assocs *C.struct_gpub_assoc, n C.uint32_t) C.int {
+	return C.int(withEngine("gpub_standings", func(e *engine.Engine) error {
+		e.Standings(unsafe.Slice((*engine.Assoc)(unsafe.Pointer(assocs)), int(n)))
+		return nil
+	}))
+}
+
+// goString is a copy of a C string, "" for NULL.
+func goString(s *C.char) string {
+	if s == nil {
+		return ""
+	}
+	return C.GoString(s)
+}
