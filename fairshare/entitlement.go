@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package fairshare
+
+import (
+	"math"
+	"math/bits"
+)
+
+// Entitlements is what each account and user is due in a window.
+type Entitlements struct {
+	Window     Period
+	layout     *layout
+	flow       []due // by account: F_a, what reaches the account itself
+	total      []due // by account: E_a, flow and what was granted below
+	users      []due // by user
+	direct     []due // by account: what its users have, former members too
+	unassigned []GPUMillis
+}
+
+// due is an entitlement twice: in whole GPU-milliseconds, which add up, and
+// unrounded, so that accounts with equal budgets stay equal when they are
+// compared.
+type due struct {
+	whole GPUMillis
+	exact float64
+}
+
+func (d *due) add(e due) {
+	d.whole = add(d.whole, e.whole)
+	d.exact += e.exact
+}
+
+// weight is d for a comparison: never negative, 0 if nothing is due.
+func (d due) weight() float64 {
+	if d.whole <= 0 {
+		return 0
+	}
+	return max(d.exact, 0)
+}
+
+// Entitlements integrates the budget over a window.
+//
+// In each stretch of time in which no share, parent, membership and no grant
+// changes, GPU time flows down from root:
+//
+//	F_root = C + g_root
+//	F_a    = s_a · max(F_parent, 0) + g_a
+//
+// where C is capacity, s_a the account's share and g_a its grants, spread
+// evenly over their periods. The account's entitlement is the integral of F_a
+// and of what was granted to accounts below it.
+func (b *Budget) Entitlements(window Period) *Entitlements {
+	return newLayout(b).entitlements(window)
+}
+
+// Account is the account's entitlement; 0 if it is unknown, stands outside the
+// tree or has given away all it had.
+func (e *Entitlements) Account(name string) GPUMillis {
+	a, known := e.layout.number[name]
+	if !known {
+		return 0
+	}
+	return max(e.total[a].whole, 0)
+}
+
+// User is the entitlement of a user in an account.
+func (e *Entitlements) User(account, user string) GPUMillis {
+	u, known := e.layout.member[memberKey{account, user}]
+	if !known {
+		return 0
+	}
+	return e.users[u].whole
+}
+
+// Unassigned is the part of the account's GPU time that neither its child
+// accounts nor its users have. It is negative if the account gave away more
+// than it had.
+func (e *Entitlements) Unassigned(account string) GPUMillis {
+	a, known := e.layout.number[account]
+	if !known {
+		return 0
+	}
+	return e.unassigned[a]
+}
+
+func (l *layout) newEntitlements(window Period) *Entitlements {
+	n := len(l.accounts)
+	return &Entitlements{
+		Window: window, layout: l,
+		flow: make([]due, n), total: make([]due, n), direct: make([]due, n),
+		unassigned: make([]GPUMillis, n), users: make([]due, len(l.users)),
+	}
+}
+
+func (l *layout) entitlements(window Period) *Entitlements {
+	e := l.newEntitlements(window)
+	in := newIntegrator(l)
+	for _, segment := range l.budgetChanges(window).segments() {
+		in.integrate(e, segment)
+	}
+	return e
+}
+
+// budgetChanges are all instants at which the flow of GPU time changes its
+// course. Changes of capacity only swell it and needn't be told apart, unless
+// a negative grant makes it run dry.
+func (l *layout) budgetChanges(window Period) *changes {
+	c := &changes{window: window}
+	debit := false
+	for i := range l.accounts {
+		a := &l.accounts[i]
+		addSteps(c, a.parents)
+		addSteps(c, a.Account.Share)
+		for _, grant := range a.Grants {
+			c.period(grant.Period)
+			debit = debit || grant.Amount < 0
+		}
+	}
+	for i := range l.users {
+		addSteps(c, l.users[i].In)
+	}
+	if debit {
+		addSteps(c, l.budget.Capacity)
+	}
+	return c
+}
+
+// integrator lets GPU time flow through one segment after the other.
+type integrator struct {
+	*layout
+	shape    *shape
+	shapeAt  Period // the segment the shape was made for
+	moves    []Instant
+	capacity capacity
+	division division
+	split    apportionment
+	inflow   []due
+	granted  []due
+	below    []due
+}
+
+func newIntegrator(l *layout) *integrator {
+	n := len(l.accounts)
+	return &integrator{
+		layout: l, capacity: capacity{steps: l.budget.Capacity},
+		inflow: make([]due, n), granted: make([]due, n), below: make([]due, n),
+	}
+}
+
+func (in *integrator) integrate(e *Entitlements, segment Period) {
+	in.shape = in.layout.shape(segment.From, false)
+	clear(in.inflow)
+	clear(in.below)
+	in.inflow[in.root] = in.capacity.over(segment)
+	for _, a := range in.shape.order {
+		in.granted[a] = in.grants(a, segment)
+		flow := net(in.inflow[a], in.granted[a])
+		e.flow[a].add(flow)
+		e.total[a].add(flow)
+		in.distribute(e, a, flow, segment.From)
+	}
+	for i := len(in.shape.order) - 1; i > 0; i-- {
+		a := in.shape.order[i]
+		e.total[a].add(in.below[a])
+		parent := in.shape.parent[a]
+		in.below[parent].add(in.below[a])
+		in.below[parent].add(in.granted[a])
+	}
+	e.total[in.root].add(in.below[in.root])
+}
+
+// net is inflow and grant together. Where a debit takes exactly what there is,
+// the unrounded figure is made exactly 0.
+func net(inflow, grant due) due {
+	sum := inflow
+	sum.add(grant)
+	if math.Abs(sum.exact) <= 1e-12*(math.Abs(inflow.exact)+math.Abs(grant.exact)) {
+		sum.exact = 0
+	}
+	return sum
+}
+
+func (in *integrator) grants(a int, segment Period) (sum due) {
+	for _, grant := range in.accounts[a].Grants {
+		part := portion(grant.Amount, grant.Period, segment)
+		sum.add(due{part, float64(part)})
+	}
+	return sum
+}
+
+// distribute lets what account a has flow to its child accounts and users.
+func (in *integrator) distribute(e *Entitlements, a int, flow due, at Instant) {
+	d, children := &in.division, in.shape.children[a]
+	in.divide(d, in.shape, a, at)
+	pool := due{max(flow.whole, 0), max(flow.exact, 0)}
+	in.split.weights = d.weights
+	parts := in.split.distribute(pool.whole, d.total)
+	for i, child := range children {
+		in.inflow[child] = due{parts[i], pool.exact * d.fraction(i)}
+	}
+	for i, user := range d.members {
+		part := due{parts[len(children)+i], pool.exact * d.fraction(len(children)+i)}
+		e.users[user].add(part)
+		e.direct[a].add(part)
+	}
+	overdrawn := min(flow.whole, 0)
+	e.unassigned[a] = add(e.unassigned[a], add(parts[len(parts)-1], overdrawn))
+}
+
+// capacity integrates the schedulable GPUs over segments that follow each
+// other. It carries the thousandths over, so that the sum over all segments is
+// the whole integral rounded down once.
+type capacity struct {
+	steps []Step[MilliGPUs]
+	carry uint64
+}
+
+func (c *capacity) over(segment Period) due {
+	var sum due
+	for len(c.steps) > 0 && c.steps[0].Until <= segment.From {
+		c.steps = c.steps[1:]
+	}
+	for _, step := range c.steps {
+		if step.From >= segment.Until {
+			break
+		}
+		sum.add(c.product(step.Value, step.Intersect(segment)))
+	}
+	return sum
+}
+
+func (c *capacity) product(gpus MilliGPUs, p Period) due {
+	if gpus <= 0 || p.Until <= p.From {
+		return due{}
+	}
+	millis := distance(p.From, p.Until)
+	hi, lo := bits.Mul64(uint64(gpus), millis)
+	lo, carried := bits.Add64(lo, c.carry, 0)
+	hi += carried
+	exact := float64(gpus) * float64(millis) / float64(GPU)
+	if hi >= uint64(GPU) {
+		return due{math.MaxInt64, exact}
+	}
+	whole, rest := bits.Div64(hi, lo, uint64(GPU))
+	c.carry = rest
+	return due{GPUMillis(min(whole, math.MaxInt64)), exact}
+}

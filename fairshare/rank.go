@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package fairshare
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Input is what a ranking is made from.
+type Input struct {
+	Budget *Budget
+	Window Period // the lookback window; the ranking holds as of its end
+	// Charges is the allocated time: closed runs, and running jobs up to now.
+	Charges []Charge
+	// Ahead is counted in the level fair share only, whole, whatever its
+	// period: what running jobs are about to use, so that a burst of starts is
+	// felt before it has been used.
+	Ahead []Charge
+}
+
+// Ranking is who is how far from what he is due. It is not changed after it
+// was made and can be read from several goroutines.
+type Ranking struct {
+	Window     Period
+	Accounts   []AccountStanding // depth first, siblings by name; the first is root
+	Users      []UserStanding    // in the order of Accounts, then by name
+	Unbudgeted []Charge          // see Usage.Unbudgeted; nothing of Ahead
+
+	accounts map[string]int
+	users    map[memberKey]int
+	homes    map[string]string
+}
+
+// AccountStanding is how an account stands.
+type AccountStanding struct {
+	Name, Parent   string
+	Depth          int     // 0 for root
+	Share          Share   // of the parent, now
+	ShareOfCluster float64 // now, 0 to 1
+	Entitled, Used GPUMillis
+	// LevelFS compares it to its siblings, child accounts and users of its
+	// parent: 0 to +Inf, above 1 if under-served.
+	LevelFS float64
+	// Rank places the account's own users, as one, among those of all
+	// accounts: 1 is the most under-served, equals share a rank. It is 0 if the
+	// account has child accounts but no users.
+	Rank int
+	// Funded: something flows to the account in the window or does so now.
+	Funded bool
+	// Factor is the fair-share factor of a user whom the budget doesn't list in
+	// this account: the lowest of its members', that of the account itself if
+	// it has neither users nor child accounts, 0 if it has child accounts only.
+	Factor float64
+}
+
+// UserStanding is how a user stands in one of his accounts.
+type UserStanding struct {
+	Account, User  string
+	Share          Share   // of the account, now; for an equal part what it comes to
+	EqualPart      bool    // no share of his own
+	ShareOfCluster float64 // now, 0 to 1
+	Entitled, Used GPUMillis
+	LevelFS        float64 // as in AccountStanding
+	Factor         float64 // (number of users - Rank + 1) / number of users, in (0,1]
+	Rank           int     // 1 is the most under-served; equals share a rank
+	Level          int     // order of LevelFS within the account: 0 is the most under-served, no gaps
+}
+
+// Account is the standing of an account; ok is false if it's not in the tree.
+func (r *Ranking) Account(name string) (s *AccountStanding, ok bool) {
+	i, ok := r.accounts[name]
+	if !ok {
+		return nil, false
+	}
+	return &r.Accounts[i], true
+}
+
+// User is the standing of a user in an account; ok is false if he's no member.
+func (r *Ranking) User(account, user string) (s *UserStanding, ok bool) {
+	i, ok := r.users[memberKey{account, user}]
+	if !ok {
+		return nil, false
+	}
+	return &r.Users[i], true
+}
+
+// DefaultAccount is the account of a job that names none: the user's first by
+// name. ok is false if he has none.
+func (r *Ranking) DefaultAccount(user string) (account string, ok bool) {
+	account, ok = r.homes[user]
+	return account, ok
+}
+
+// Rank ranks all accounts and users as of the end of the window, which the
+// budget must cover, its end included.
+//
+// Users are ranked by the Fair Tree algorithm (Cox and Morrison, Slurm 14.11),
+// see fairTree. Accounts are ranked by the same algorithm with the direct
+// users of each account pooled into one.
+func Rank(in Input) *Ranking {
+	l := newLayout(in.Budget)
+	now := in.Window.Until
+	k := &ranker{
+		layout: l,
+		now:    now,
+		shape:  l.shape(now, false),
+		due:    l.entitlements(in.Window),
+		used:   l.usage(in.Window, in.Charges),
+	}
+	k.loads = l.loads(k.used, in.Ahead, now)
+	k.funded = l.funded(k.shape, k.due, now)
+	r := k.standings()
+	k.measure(r)
+	k.rankUsers(r)
+	k.rankAccounts(r)
+	return r
+}
+
+// ranker holds what Rank has worked out on its way.
+type ranker struct {
+	*layout
+	now    Instant
+	shape  *shape
+	due    *Entitlements
+	used   *Usage
+	loads  *Usage // used and what is charged ahead
+	funded []bool
+
+	place []int // by account: index in Ranking.Accounts; only if reached
+	seat  []int // by user: index in Ranking.Users, -1 if no member now
+}
+
+// loads is the usage with what is charged ahead, rolled up the tree of now.
+func (l *layout) loads(used *Usage, ahead []Charge, now Instant) *Usage {
+	sum := &Usage{
+		Window: used.Window, layout: l,
+		total: slices.Clone(used.total), direct: slices.Clone(used.direct), users: slices.Clone(used.users),
+	}
+	e := epoch{shape: l.shape(now, true), sums: make([]GPUMillis, len(l.accounts))}
+	for i := range ahead {
+		a, known := l.number[ahead[i].Account]
+		if !known {
+			continue
+		}
+		e.sums[a] = add(e.sums[a], ahead[i].Amount)
+		sum.direct[a] = add(sum.direct[a], ahead[i].Amount)
+		if user, member := l.member[memberKey{ahead[i].Account, ahead[i].User}]; member {
+			sum.users[user] = add(sum.users[user], ahead[i].Amount)
+		}
+	}
+	e.rollUp()
+	for a := range e.sums {
+		sum.total[a] = add(sum.total[a], e.sums[a])
+	}
+	return sum
+}
+
+// funded tells by account whether anything flowed to it in the window, or
+// would flow to it now on a cluster that has GPUs.
+func (l *layout) funded(s *shape, e *Entitlements, now Instant) []bool {
+	funded, open := make([]bool, len(l.accounts)), make([]bool, len(l.accounts))
+	open[l.root] = true
+	for _, a := range s.order {
+		if parent := s.parent[a]; parent >= 0 {
+			open[a] = open[parent] && l.shareOf(a, now) > 0
+		}
+		for _, grant := range l.accounts[a].Grants {
+			open[a] = open[a] || grant.Amount > 0 && grant.Contains(now)
+		}
+		funded[a] = open[a] || e.flow[a].whole > 0
+	}
+	return funded
+}
+
+// standings fills in all that needs no comparison.
+func (k *ranker) standings() *Ranking {
+	tree := k.treeOf(k.shape, k.now)
+	r := &Ranking{
+		Window: k.due.Window, Unbudgeted: k.used.Unbudgeted,
+		Accounts: make([]AccountStanding, len(tree.Nodes)),
+		accounts: make(map[string]int, len(tree.Nodes)),
+		users:    make(map[memberKey]int, len(k.users)),
+		homes:    make(map[string]string, len(k.users)),
+	}
+	k.place, k.seat = make([]int, len(k.accounts)), make([]int, len(k.users))
+	for i := range k.seat {
+		k.seat[i] = -1
+	}
+	for i, node := range tree.Nodes {
+		a := k.shape.order[i]
+		k.place[a] = i
+		r.accounts[node.Name] = i
+		r.Accounts[i] = AccountStanding{
+			Name: node.Name, Depth: node.Depth, Share: node.Share, ShareOfCluster: node.ShareOfCluster,
+			Entitled: max(k.due.total[a].whole, 0), Used: k.used.total[a], Funded: k.funded[a],
+		}
+		if node.Parent >= 0 {
+			r.Accounts[i].Parent = tree.Nodes[node.Parent].Name
+		}
+		for _, user := range node.Users {
+			k.sit(r, node.Name, user)
+		}
+	}
+	return r
+}
+
+func (k *ranker) sit(r *Ranking, account string, user NodeUser) {
+	key := memberKey{account, user.Name}
+	u := k.member[key]
+	k.seat[u] = len(r.Users)
+	r.users[key] = len(r.Users)
+	if home, ok := r.homes[user.Name]; !ok || account < home {
+		r.homes[user.Name] = account
+	}
+	r.Users = append(r.Users, UserStanding{
+		Account: account, User: user.Name, Share: user.Share, EqualPart: user.EqualPart,
+		ShareOfCluster: user.ShareOfCluster, Entitled: k.due.users[u].whole, Used: k.used.users[u],
+	})
+}
+
+// measure works out the level fair shares. What an account's former members
+// were due and used counts in the sums of the level, as it does for the
+// account, though they themselves no longer stand there.
+func (k *ranker) measure(r *Ranking) {
+	r.Accounts[0].LevelFS = levelFS(
+		k.due.total[k.root].weight(), k.due.total[k.root].weight(), k.loads.total[k.root], k.loads.total[k.root])
+	for _, a := range k.shape.order {
+		due, used := k.level(a)
+		for _, child := range k.shape.children[a] {
+			r.Accounts[k.place[child]].LevelFS = levelFS(k.due.total[child].weight(), due, k.loads.total[child], used)
+		}
+		for u := k.accounts[a].first; u < k.accounts[a].last; u++ {
+			if k.seat[u] >= 0 {
+				r.Users[k.seat[u]].LevelFS = levelFS(k.due.users[u].weight(), due, k.loads.users[u], used)
+			}
+		}
+		r.order(k.seats(a))
+	}
+}
+
+// level is what the child accounts and the users of account a are due and used.
+func (k *ranker) level(a int) (due float64, used GPUMillis) {
+	due, used = k.due.direct[a].weight(), max(k.loads.direct[a], 0)
+	for _, child := range k.shape.children[a] {
+		due += k.due.total[child].weight()
+		used = add(used, max(k.loads.total[child], 0))
+	}
+	return due, used
+}
+
+// seats are the places in Ranking.Users of account a's members.
+func (k *ranker) seats(a int) []int {
+	var seats []int
+	for u := k.accounts[a].first; u < k.accounts[a].last; u++ {
+		if k.seat[u] >= 0 {
+			seats = append(seats, k.seat[u])
+		}
+	}
+	return seats
+}
+
+// order numbers the levels of one account's users.
+func (r *Ranking) order(seats []int) {
+	slices.SortFunc(seats, func(x, y int) int {
+		return cmp.Or(cmp.Compare(r.Users[y].LevelFS, r.Users[x].LevelFS), cmp.Compare(x, y))
+	})
+	level := 0
+	for i, seat := range seats {
+		if i > 0 && r.Users[seat].LevelFS != r.Users[seats[i-1]].LevelFS {
+			level++
+		}
+		r.Users[seat].Level = level
+	}
+}
+
+// rankUsers ranks every member. An account with neither members nor child
+// accounts stands in the tree as one user: whoever runs in it.
+func (k *ranker) rankUsers(r *Ranking) {
+	t := newFairTree(len(k.accounts), len(r.Users)+len(r.Accounts))
+	leaves := len(r.Users)
+	for _, a := range k.shape.order {
+		t.addAccounts(k, r, a)
+		for _, seat := range k.seats(a) {
+			t.addLeaf(a, seat, r.Users[seat].LevelFS, r.Users[seat].User)
+		}
+		if k.vacant(a) {
+			t.addLeaf(a, len(r.Users)+k.place[a], 1, "")
+			leaves++
+		}
+	}
+	t.visit(t.children[k.root], false)
+	factor := func(rank int) float64 { return float64(leaves-rank+1) / float64(leaves) }
+	for i := range r.Users {
+		u := &r.Users[i]
+		u.Rank = t.ranks[i]
+		u.Factor = factor(u.Rank)
+	}
+	for _, a := range k.shape.order {
+		account := &r.Accounts[k.place[a]]
+		switch seats := k.seats(a); {
+		case k.vacant(a):
+			account.Factor = factor(t.ranks[len(r.Users)+k.place[a]])
+		case len(seats) > 0:
+			account.Factor = r.Users[seats[0]].Factor
+			for _, seat := range seats {
+				account.Factor = min(account.Factor, r.Users[seat].Factor)
+			}
+		}
+	}
+}
+
+// vacant tells that account a has neither members nor child accounts.
+func (k *ranker) vacant(a int) bool {
+	return len(k.shape.children[a]) == 0 && len(k.seats(a)) == 0
+}
+
+// rankAccounts ranks the accounts that have users, or nothing at all below.
+func (k *ranker) rankAccounts(r *Ranking) {
+	t := newFairTree(len(k.accounts), len(r.Accounts))
+	for _, a := range k.shape.order {
+		t.addAccounts(k, r, a)
+		switch {
+		case k.vacant(a):
+			t.addLeaf(a, k.place[a], 1, "")
+		case len(k.seats(a)) > 0:
+			due, used := k.level(a)
+			t.addLeaf(a, k.place[a], levelFS(k.due.direct[a].weight(), due, k.loads.direct[a], used), "")
+		}
+	}
+	t.visit(t.children[k.root], false)
+	for i := range r.Accounts {
+		r.Accounts[i].Rank = t.ranks[i]
+	}
+}
+
+// fairTree ranks the leaves of a tree by the Fair Tree algorithm.
+//
+// Siblings are sorted by falling level fair share. Walking down the sorted
+// list, a leaf takes the next rank; an account is entered and its own children
+// are ranked before the walk goes on, so that no leaf of a better-placed
+// account comes behind a leaf of a worse-placed one. Of equals, leaves come
+// before accounts and share a rank; accounts have their children put together
+// and ranked as if they stood under one parent; and the best leaf below an
+// account shares the rank of a leaf equal to that account.
+//
+// Stock Slurm means to do the same, but its count of tied accounts stops at
+// the next account, so it never puts children together; with two equal
+// accounts its factors depend on the order of its lists.
+type fairTree struct {
+	children [][]entry // by account
+	ranks    []int     // by leaf; 0 if not met
+	next     int
+	rank     int // the last one given
+}
+
+// entry is an account or a leaf among its siblings.
+type entry struct {
+	levelFS float64
+	name    string
+	account int // -1 for a leaf
+	leaf    int // -1 for an account
+}
+
+func newFairTree(accounts, leaves int) *fairTree {
+	return &fairTree{children: make([][]entry, accounts), ranks: make([]int, leaves), next: 1}
+}
+
+func (t *fairTree) addAccounts(k *ranker, r *Ranking, a int) {
+	for _, child := range k.shape.children[a] {
+		standing := &r.Accounts[k.place[child]]
+		t.children[a] = append(t.children[a], entry{standing.LevelFS, standing.Name, child, -1})
+	}
+}
+
+func (t *fairTree) addLeaf(a, leaf int, levelFS float64, name string) {
+	t.children[a] = append(t.children[a], entry{levelFS, name, -1, leaf})
+}
+
+// visit ranks the leaves among and below siblings. If tied is set the first of
+// them shares the last rank given.
+func (t *fairTree) visit(siblings []entry, tied bool) {
+	slices.SortFunc(siblings, compareEntries)
+	for len(siblings) > 0 {
+		equals := leadingEquals(siblings)
+		var below []entry
+		for _, e := range equals {
+			if e.account >= 0 {
+				below = append(below, t.children[e.account]...)
+				continue
+			}
+			t.give(e.leaf, tied)
+			tied = true
+		}
+		t.visit(below, tied)
+		siblings, tied = siblings[len(equals):], false
+	}
+}
+
+func (t *fairTree) give(leaf int, tied bool) {
+	if !tied {
+		t.rank = t.next
+	}
+	t.ranks[leaf] = t.rank
+	t.next++
+}
+
+// compareEntries sorts by falling level fair share, leaves before accounts.
+// The rest makes the order definite without having an effect on ranks.
+func compareEntries(x, y entry) int {
+	return cmp.Or(
+		cmp.Compare(y.levelFS, x.levelFS),
+		cmp.Compare(min(x.account, 0), min(y.account, 0)),
+		cmp.Compare(x.name, y.name),
+		cmp.Compare(x.leaf, y.leaf),
+	)
+}
+
+func leadingEquals(sorted []entry) []entry {
+	n := 1
+	for n < len(sorted) && sorted[n].levelFS == sorted[0].levelFS {
+		n++
+	}
+	return sorted[:n]
+}
