@@ -71,3 +71,30 @@ ON CONFLICT (cluster, starts_at, ends_at, account, incarnation) DO UPDATE SET
 WHERE (d.pending_ms, d.running_ms, d.seen_at)
 	IS DISTINCT FROM (greatest(d.pending_ms, excluded.pending_ms),
 		greatest(d.running_ms, excluded.running_ms), greatest(d.seen_at, excluded.seen_at))`
+
+// Demand is what the accounts of the cluster asked for (pending and running) in
+// the buckets that meet w, ordered by period and account. Buckets that an edge
+// of w cuts come whole. The period of a bucket that is not over ends where it
+// was last seen, so that its amount isn't taken for that of a whole bucket.
+func (s *Store) Demand(ctx context.Context, cluster string, w fairshare.Period) ([]fairshare.Demand, error) {
+	rows, err := s.db.Query(ctx, `
+		SELECT gpubudget.unix_ms(starts_at), gpubudget.unix_ms(least(ends_at, max(max(seen_at)) OVER (PARTITION BY starts_at, ends_at))),
+			account, sum(pending_ms + running_ms)::bigint
+		FROM gpubudget.demand_bucket
+		WHERE cluster = $1 AND starts_at > $2::timestamptz - interval '1 day' AND starts_at < $3 AND ends_at > $2
+		GROUP BY starts_at, ends_at, account
+		ORDER BY starts_at, ends_at, account`,
+		cluster, w.From.Time(), w.Until.Time())
+	if err != nil {
+		return nil, fmt.Errorf("read demand of %s: %w", cluster, err)
+	}
+	demand, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (fairshare.Demand, error) {
+		var d fairshare.Demand
+		err := row.Scan(&d.From, &d.Until, &d.Account, &d.Amount)
+		return d, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read demand of %s: %w", cluster, err)
+	}
+	return demand, nil
+}
