@@ -57,15 +57,19 @@ func Defaults() Conf {
 // A file that was named must exist; if DefaultPath does not, the defaults
 // hold. Errors in the file name it, the line and the key.
 func Load(path string) (Conf, error) {
+	if path == "" {
+		path = os.Getenv(PathVariable)
+	}
+	return load(path, DefaultPath)
+}
+
+// load reads the file at path, which must exist, or without one that at
+// fallback, which need not.
+func load(path, fallback string) (Conf, error) {
 	named := path != ""
 	if !named {
-		path = os.Getenv(PathVariable)
-		named = path != ""
+		path = fallback
 	}
-	if !named {
-		path = DefaultPath
-	}
-
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && !named {
 		return Defaults(), nil

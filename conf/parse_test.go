@@ -116,11 +116,12 @@ func TestLoad(t *testing.T) {
 }
 
 func TestLoadWithoutAnyFileGivesTheDefaults(t *testing.T) {
-	if _, err := os.Stat(DefaultPath); err == nil {
-		t.Skipf("%s exists on this machine", DefaultPath)
-	}
-	t.Setenv(PathVariable, "")
-	c, err := Load("")
+	c, err := load("", filepath.Join(t.TempDir(), "missing.conf"))
 	require.NoError(t, err)
 	require.Equal(t, Defaults(), c)
+}
+
+func TestLoadRefusesAFileItMayNotRead(t *testing.T) {
+	_, err := load("", t.TempDir()) // a folder is no file
+	require.Error(t, err)
 }
