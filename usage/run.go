@@ -122,3 +122,24 @@ func mulDiv(a, b, c int64) int64 {
 	q, _ := bits.Div64(hi, lo, uint64(c))
 	return int64(q)
 }
+
+// ChargeAhead is what a job on gpus GPUs is charged in advance when it starts,
+// for the level fair share only: a thousandth of the lookback window, but at
+// least a second and at most ten minutes. So a burst of starts is felt at once
+// and not only when it has been used.
+func ChargeAhead(gpus int64, lookback time.Duration) fairshare.GPUMillis {
+	ahead := min(max(lookback/1000, time.Second), 10*time.Minute)
+	return fairshare.GPUMillis(gpus * ahead.Milliseconds())
+}
+
+// Ahead are the charges ahead of the allocated runs among runs.
+func Ahead(runs []Run, now time.Time, lookback time.Duration) []fairshare.Charge {
+	var ahead []fairshare.Charge
+	for _, r := range runs {
+		if c := r.Charge(now); r.Allocated && r.Open() && r.GPUs > 0 {
+			c.Amount = ChargeAhead(r.GPUs, lookback)
+			ahead = append(ahead, c)
+		}
+	}
+	return ahead
+}
