@@ -77,7 +77,7 @@ CREATE TABLE gpubudget.ledger (
     CONSTRAINT ledger_share_valid CHECK (
         share BETWEEN 0 AND 1000000000
         OR share = -1 AND kind IN ('user_add', 'user_share_set')),
-    CONSTRAINT ledger_amount_valid CHECK (amount BETWEEN 1 AND 1000000000000000),
+    CONSTRAINT ledger_amount_valid CHECK (amount BETWEEN 1 AND 3600000000000000),
     CONSTRAINT ledger_parent_valid CHECK (parent <> account),
     CONSTRAINT ledger_receiver_valid CHECK (receiver <> account),
     CONSTRAINT ledger_policy_valid CHECK (
@@ -136,7 +136,7 @@ COMMENT ON COLUMN gpubudget.ledger.effective_until IS 'NULL: until superseded. A
 COMMENT ON COLUMN gpubudget.ledger.account IS 'The account the entry is about; the giving one of a transfer.';
 COMMENT ON COLUMN gpubudget.ledger.receiver IS 'The receiving account of a transfer.';
 COMMENT ON COLUMN gpubudget.ledger.share IS 'Billionths of the parent''s GPU time. -1 for a user without a share of his own.';
-COMMENT ON COLUMN gpubudget.ledger.amount IS 'GPU-milliseconds of a deposit or transfer.';
+COMMENT ON COLUMN gpubudget.ledger.amount IS 'GPU-milliseconds of a deposit or transfer, at most a billion GPU-hours.';
 
 CREATE UNIQUE INDEX ledger_key ON gpubudget.ledger (cluster, key) WHERE key IS NOT NULL;
 CREATE INDEX ledger_recorded ON gpubudget.ledger (cluster, recorded_at);

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package budgets
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"gpubudget/internal/nearest"
+)
+
+// The settings of a cluster's policy.
+const (
+	Lookback = "lookback" // length of the sliding window: a duration, 1 minute to 3660 days
+	Mode     = "mode"     // how a job's priority is made: strict or additive
+	Bucket   = "bucket"   // what usage and demand are added up by: a duration that divides a day, from 1 second
+	Refresh  = "refresh"  // how often the plugin reads the database: a duration, 1 second to 1 day
+)
+
+// Settings are the names of all settings.
+var Settings = []string{Lookback, Mode, Bucket, Refresh}
+
+// The values of the setting Mode.
+const (
+	Strict   = "strict"
+	Additive = "additive"
+)
+
+// Policy is a cluster's settings at an instant.
+type Policy struct {
+	Lookback time.Duration
+	Mode     string
+	Bucket   time.Duration
+	Refresh  time.Duration
+}
+
+// DefaultPolicy is what is in force where the ledger says nothing.
+var DefaultPolicy = Policy{Lookback: 7 * 24 * time.Hour, Mode: Strict, Bucket: time.Hour, Refresh: 30 * time.Second}
+
+// Policy is the cluster's policy at an instant.
+func (s *Store) Policy(ctx context.Context, cluster string, at time.Time) (Policy, error) {
+	const sql = `SELECT DISTINCT ON (setting) setting, value FROM gpubudget.ledger
+		WHERE cluster = $1 AND kind = 'policy_set'
+		  AND effective_from <= $2 AND (effective_until IS NULL OR effective_until > $2)
+		ORDER BY setting, effective_from DESC, seq DESC`
+	p := DefaultPolicy
+	rows, err := s.db.Query(ctx, sql, cluster, at)
+	if err != nil {
+		return Policy{}, fmt.Errorf("read policy: %w", err)
+	}
+	var setting, value string
+	_, err = pgx.ForEachRow(rows, []any{&setting, &value}, func() error { return p.set(setting, value) })
+	if err != nil {
+		return Policy{}, fmt.Errorf("read policy: %w", err)
+	}
+	return p, nil
+}
+
+// PolicyHistory is all entries that set a setting, in the order they were
+// written.
+func (s *Store) PolicyHistory(ctx context.Context, cluster string) ([]Entry, error) {
+	return s.Ledger(ctx, Filter{Cluster: cluster, Kinds: []Kind{PolicySet}})
+}
+
+// Value is a setting's value as SetPolicy reads and people write it.
+func (p Policy) Value(setting string) string {
+	switch setting {
+	case Lookback:
+		return formatDuration(p.Lookback)
+	case Mode:
+		return p.Mode
+	case Bucket:
+		return formatDuration(p.Bucket)
+	case Refresh:
+		return formatDuration(p.Refresh)
+	}
+	return ""
+}
+
+// set takes over a value as the ledger stores it.
+func (p *Policy) set(setting, value string) error {
+	if setting == Mode {
+		p.Mode = value
+		return nil
+	}
+	d, err := time.ParseDuration(value)
+	if err != nil {
+		return fmt.Errorf("setting %s: %w", setting, err)
+	}
+	switch setting {
+	case Lookback:
+		p.Lookback = d
+	case Bucket:
+		p.Bucket = d
+	case Refresh:
+		p.Refresh = d
+	default:
+		return fmt.Errorf("setting %q is not known to this release", setting)
+	}
+	return nil
+}
+
+// canonicalPolicy is a setting and its value as the ledger stores them: names
+// in lower case, durations in seconds. The error is an *InvalidPolicyError.
+func canonicalPolicy(setting, value string) (string, string, error) {
+	setting = strings.ToLower(strings.TrimSpace(setting))
+	value = strings.ToLower(strings.TrimSpace(value))
+	problem := &InvalidPolicyError{Setting: setting, Value: value}
+	if !slices.Contains(Settings, setting) {
+		problem.Nearest = nearest.Word(setting, Settings)
+		problem.Reason = "there is no such setting, only " + strings.Join(Settings, ", ")
+		return "", "", problem
+	}
+	if setting == Mode {
+		if value == Strict || value == Additive {
+			return setting, value, nil
+		}
+		problem.Reason = fmt.Sprintf("must be %s or %s", Strict, Additive)
+		return "", "", problem
+	}
+	seconds, err := parseSeconds(value)
+	if err != nil {
+		problem.Reason = err.Error()
+		return "", "", problem
+	}
+	if problem.Reason = outOfRange(setting, seconds); problem.Reason != "" {
+		return "", "", problem
+	}
+	return setting, strconv.FormatInt(seconds, 10) + "s", nil
+}
+
+const day = 24 * 60 * 60
+
+// outOfRange is what is wrong with a duration for a setting, "" if nothing is.
+func outOfRange(setting string, seconds int64) string {
+	switch {
+	case setting == Lookback && (seconds < 60 || seconds > 3660*day):
+		return "must be from 1 minute to 3660 days"
+	case setting == Bucket && (seconds < 1 || seconds > day || day%seconds != 0):
+		return "must divide a day into equal parts, for example 1m, 15m, 1h or 1d"
+	case setting == Refresh && (seconds < 1 || seconds > day):
+		return "must be from 1 second to 1 day"
+	}
+	return ""
+}
+
+// parseSeconds reads a duration such as 7d, 36h, 1d12h or 90s.
+func parseSeconds(text string) (int64, error) {
+	const forms = "is no duration: write 7d, 12h, 90m or 30s"
+	rest, days := text, int64(0)
+	if before, after, found := strings.Cut(text, "d"); found {
+		n, err := strconv.ParseInt(before, 10, 32)
+		if err != nil || n < 0 {
+			return 0, fmt.Errorf("%q %s", text, forms)
+		}
+		rest, days = after, n
+	}
+	var d time.Duration
+	if rest != "" {
+		var err error
+		if d, err = time.ParseDuration(rest); err != nil {
+			return 0, fmt.Errorf("%q %s", text, forms)
+		}
+	}
+	if text == "" || d < 0 || d%time.Second != 0 {
+		return 0, fmt.Errorf("%q %s", text, forms)
+	}
+	return days*day + int64(d/time.Second), nil
+}
+
+// formatDuration is the shortest form that parseSeconds reads back.
+func formatDuration(d time.Duration) string {
+	seconds := int64(d / time.Second)
+	var b strings.Builder
+	for _, unit := range []struct {
+		name    string
+		seconds int64
+	}{{"d", day}, {"h", 3600}, {"m", 60}, {"s", 1}} {
+		if n := seconds / unit.seconds; n > 0 {
+			fmt.Fprintf(&b, "%d%s", n, unit.name)
+		}
+		seconds %= unit.seconds
+	}
+	if b.Len() == 0 {
+		return "0s"
+	}
+	return b.String()
+}
