@@ -47,7 +47,7 @@ func scale(amount GPUMillis, part, whole uint64) GPUMillis {
 // add up exactly to the portion in the window they make up. An amount with an
 // empty period falls on the instant it begins.
 func portion(amount GPUMillis, spread, window Period) GPUMillis {
-	if spread.Until <= spread.From {
+	if spread.Empty() {
 		if window.Contains(spread.From) {
 			return amount
 		}
@@ -57,7 +57,7 @@ func portion(amount GPUMillis, spread, window Period) GPUMillis {
 		return amount
 	}
 	cut := spread.Intersect(window)
-	if cut.Until <= cut.From {
+	if cut.Empty() {
 		return 0
 	}
 	whole := distance(spread.From, spread.Until)

@@ -26,7 +26,9 @@ type Step[T any] struct {
 }
 
 // Budget is what a ledger says about one cluster: who stands under whom and
-// what each is due, over time. It must cover the window it is evaluated over.
+// what each is due, over time. It must cover the window it is evaluated over
+// and the instant at which the window ends: a step that is in force then must
+// go on beyond it.
 type Budget struct {
 	Accounts []Account         // any order; names are unique
 	Capacity []Step[MilliGPUs] // schedulable GPUs; a gap is a time without any

@@ -3,7 +3,6 @@
 package fairshare
 
 import (
-	"slices"
 	"time"
 )
 
@@ -19,7 +18,7 @@ type Demand struct {
 type DeliveryInput struct {
 	Budget      *Budget
 	Window      Period
-	Bucket      time.Duration // how long demand is averaged over; 0 is an hour
+	Bucket      time.Duration // how long demand is averaged over; 0 is an hour; longer where there were more than 100,000
 	Charges     []Charge      // allocated time
 	Unallocated []Charge      // time that was not charged to a budget
 	Demand      []Demand
@@ -63,8 +62,8 @@ func Deliver(in DeliveryInput) []Delivery {
 	now := l.shape(in.Window.Until, false)
 	sums := make([]Delivery, len(l.accounts))
 	buckets := split(in.Window, in.Bucket)
-	charged := l.byBucket(buckets, chargedParts(in.Charges))
-	demand := l.byBucket(buckets, demandedParts(in.Demand))
+	charged := l.byBucket(buckets, len(in.Charges), func(i int) timed { return in.Charges[i].timed() })
+	demand := l.byBucket(buckets, len(in.Demand), func(i int) timed { return in.Demand[i].timed() })
 	entitled := l.entitledByBucket(buckets)
 	free := l.usage(in.Window, in.Unallocated)
 	for a := range sums {
@@ -99,14 +98,25 @@ func (l *layout) ordered(sums []Delivery, now *shape) []Delivery {
 	return deliveries
 }
 
+// maxBuckets is more than ten years of hours.
+const maxBuckets = 100_000
+
 // split cuts a window into buckets.
 func split(window Period, length time.Duration) []Period {
-	step := Instant(length.Milliseconds())
-	if step <= 0 {
-		step = Instant(time.Hour.Milliseconds())
-	}
 	c := &changes{window: window}
-	for at := window.From - mod(window.From, step) + step; at < window.Until; at += step {
+	if window.Empty() {
+		return nil
+	}
+	step := max(uint64(length.Milliseconds()), 1)
+	if length <= 0 {
+		step = uint64(time.Hour.Milliseconds())
+	}
+	for distance(window.From, window.Until)/step >= maxBuckets {
+		step *= 2
+	}
+	at := window.From - mod(window.From, Instant(step))
+	for n := distance(at, window.Until) / step; n > 0; n-- {
+		at += Instant(step)
 		c.at(at)
 	}
 	return c.segments()
@@ -115,59 +125,47 @@ func split(window Period, length time.Duration) []Period {
 // mod is a modulo b, not negative.
 func mod(a, b Instant) Instant { return ((a % b) + b) % b }
 
-// amountOf is an amount of an account in a period.
-type amountOf struct {
+// timed is an amount of an account in a period: a charge or demand.
+type timed struct {
 	Period
 	account string
 	amount  GPUMillis
 }
 
-func chargedParts(charges []Charge) func(func(amountOf) bool) {
-	return func(yield func(amountOf) bool) {
-		for i := range charges {
-			if !yield(amountOf{charges[i].Period, charges[i].Account, charges[i].Amount}) {
-				return
-			}
-		}
-	}
-}
+func (c *Charge) timed() timed { return timed{c.Period, c.Account, c.Amount} }
+func (d *Demand) timed() timed { return timed{d.Period, d.Account, d.Amount} }
 
-func demandedParts(demand []Demand) func(func(amountOf) bool) {
-	return func(yield func(amountOf) bool) {
-		for i := range demand {
-			if !yield(amountOf{demand[i].Period, demand[i].Account, demand[i].Amount}) {
-				return
-			}
-		}
-	}
-}
-
-// byBucket sums amounts by bucket and account, rolled up. What belongs to no
+// byBucket sums n amounts by bucket and account, rolled up. What belongs to no
 // account of the tree is left out.
-func (l *layout) byBucket(buckets []Period, amounts func(func(amountOf) bool)) [][]GPUMillis {
+func (l *layout) byBucket(buckets []Period, n int, amount func(i int) timed) [][]GPUMillis {
 	if len(buckets) == 0 {
 		return nil
 	}
 	window := Period{From: buckets[0].From, Until: buckets[len(buckets)-1].Until}
 	cuts := make([]Instant, len(buckets))
-	for i, b := range buckets {
-		cuts[i] = b.From
+	for i, bucket := range buckets {
+		cuts[i] = bucket.From
 	}
-	epochs := l.epochs(window, slices.DeleteFunc(cuts, func(i Instant) bool { return i <= window.From }))
-	for amount := range amounts {
-		a, known := l.number[amount.account]
-		l.spread(epochs, a, known, amount.Period, amount.amount, func(GPUMillis) {})
+	epochs := l.epochs(window, cuts)
+	for i := range n {
+		t := amount(i)
+		l.spread(epochs, l.find(t.account), t.Period, t.amount)
 	}
+	return l.foldEpochs(epochs, buckets)
+}
+
+// foldEpochs rolls up the epochs and adds them up by bucket, whose edges are
+// edges of epochs too.
+func (l *layout) foldEpochs(epochs []epoch, buckets []Period) [][]GPUMillis {
 	sums := make([][]GPUMillis, len(buckets))
-	bucket := -1
-	for i := range epochs {
-		if bucket < 0 || epochs[i].From >= buckets[bucket].Until {
-			bucket++
-			sums[bucket] = make([]GPUMillis, len(l.accounts))
-		}
-		epochs[i].rollUp()
-		for a, sum := range epochs[i].sums {
-			sums[bucket][a] = add(sums[bucket][a], sum)
+	for i, bucket := range buckets {
+		sums[i] = make([]GPUMillis, len(l.accounts))
+		for len(epochs) > 0 && epochs[0].From < bucket.Until {
+			epochs[0].rollUp()
+			for a, sum := range epochs[0].sums {
+				sums[i][a] = add(sums[i][a], sum)
+			}
+			epochs = epochs[1:]
 		}
 	}
 	return sums

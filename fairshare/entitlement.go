@@ -5,6 +5,7 @@ package fairshare
 import (
 	"math"
 	"math/bits"
+	"slices"
 )
 
 // Entitlements is what each account and user is due in a window.
@@ -30,6 +31,9 @@ func (d *due) add(e due) {
 	d.whole = add(d.whole, e.whole)
 	d.exact += e.exact
 }
+
+// entitled is d for a reader: never negative.
+func (d due) entitled() GPUMillis { return max(d.whole, 0) }
 
 // weight is d for a comparison: never negative, 0 if nothing is due.
 func (d due) weight() float64 {
@@ -61,7 +65,7 @@ func (e *Entitlements) Account(name string) GPUMillis {
 	if !known {
 		return 0
 	}
-	return max(e.total[a].whole, 0)
+	return e.total[a].entitled()
 }
 
 // User is the entitlement of a user in an account.
@@ -129,15 +133,13 @@ func (l *layout) budgetChanges(window Period) *changes {
 // integrator lets GPU time flow through one segment after the other.
 type integrator struct {
 	*layout
-	shape    *shape
-	shapeAt  Period // the segment the shape was made for
-	moves    []Instant
+	shape    *shape // the tree in the segment
 	capacity capacity
 	division division
 	split    apportionment
-	inflow   []due
-	granted  []due
-	below    []due
+	inflow   []due // by account: from the parent
+	granted  []due // by account: of its own
+	below    []due // by account: granted to the accounts below it
 }
 
 func newIntegrator(l *layout) *integrator {
@@ -150,8 +152,6 @@ func newIntegrator(l *layout) *integrator {
 
 func (in *integrator) integrate(e *Entitlements, segment Period) {
 	in.shape = in.layout.shape(segment.From, false)
-	clear(in.inflow)
-	clear(in.below)
 	in.inflow[in.root] = in.capacity.over(segment)
 	for _, a := range in.shape.order {
 		in.granted[a] = in.grants(a, segment)
@@ -160,14 +160,19 @@ func (in *integrator) integrate(e *Entitlements, segment Period) {
 		e.total[a].add(flow)
 		in.distribute(e, a, flow, segment.From)
 	}
-	for i := len(in.shape.order) - 1; i > 0; i-- {
-		a := in.shape.order[i]
+	in.addBelow(e)
+}
+
+// addBelow adds to every account's total what was granted below it.
+func (in *integrator) addBelow(e *Entitlements) {
+	clear(in.below)
+	for _, a := range slices.Backward(in.shape.order) {
 		e.total[a].add(in.below[a])
-		parent := in.shape.parent[a]
-		in.below[parent].add(in.below[a])
-		in.below[parent].add(in.granted[a])
+		if parent := in.shape.parent[a]; parent >= 0 {
+			in.below[parent].add(in.below[a])
+			in.below[parent].add(in.granted[a])
+		}
 	}
-	e.total[in.root].add(in.below[in.root])
 }
 
 // net is inflow and grant together. Where a debit takes exactly what there is,
@@ -231,7 +236,7 @@ func (c *capacity) over(segment Period) due {
 }
 
 func (c *capacity) product(gpus MilliGPUs, p Period) due {
-	if gpus <= 0 || p.Until <= p.From {
+	if gpus <= 0 || p.Empty() {
 		return due{}
 	}
 	millis := distance(p.From, p.Until)

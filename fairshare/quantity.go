@@ -10,6 +10,7 @@
 package fairshare
 
 import (
+	"math"
 	"time"
 )
 
@@ -55,13 +56,17 @@ func Lookback(now Instant, d time.Duration) Period {
 	return Period{From: now - Instant(d.Milliseconds()), Until: now}
 }
 
-// Millis is the period's length in milliseconds, 0 if it is empty.
+// Millis is the period's length in milliseconds, 0 if it is empty. A length
+// that does not fit is cut to the longest that does.
 func (p Period) Millis() int64 {
-	if p.Until <= p.From {
+	if p.Empty() {
 		return 0
 	}
-	return int64(p.Until - p.From)
+	return int64(min(distance(p.From, p.Until), math.MaxInt64))
 }
+
+// Empty tells whether no instant lies in p.
+func (p Period) Empty() bool { return p.Until <= p.From }
 
 // Intersect is the part of p that lies in q; it is empty if they do not meet.
 func (p Period) Intersect(q Period) Period {

@@ -139,14 +139,9 @@ func (l *layout) loads(used *Usage, ahead []Charge, now Instant) *Usage {
 	}
 	e := epoch{shape: l.shape(now, true), sums: make([]GPUMillis, len(l.accounts))}
 	for i := range ahead {
-		a, known := l.number[ahead[i].Account]
-		if !known {
-			continue
-		}
-		e.sums[a] = add(e.sums[a], ahead[i].Amount)
-		sum.direct[a] = add(sum.direct[a], ahead[i].Amount)
-		if user, member := l.member[memberKey{ahead[i].Account, ahead[i].User}]; member {
-			sum.users[user] = add(sum.users[user], ahead[i].Amount)
+		if a := l.find(ahead[i].Account); a >= 0 {
+			e.sums[a] = add(e.sums[a], ahead[i].Amount)
+			l.charge(sum, &ahead[i], ahead[i].Amount)
 		}
 	}
 	e.rollUp()
@@ -193,7 +188,7 @@ func (k *ranker) standings() *Ranking {
 		r.accounts[node.Name] = i
 		r.Accounts[i] = AccountStanding{
 			Name: node.Name, Depth: node.Depth, Share: node.Share, ShareOfCluster: node.ShareOfCluster,
-			Entitled: max(k.due.total[a].whole, 0), Used: k.used.total[a], Funded: k.funded[a],
+			Entitled: k.due.total[a].entitled(), Used: k.used.total[a], Funded: k.funded[a],
 		}
 		if node.Parent >= 0 {
 			r.Accounts[i].Parent = tree.Nodes[node.Parent].Name
@@ -332,94 +327,4 @@ func (k *ranker) rankAccounts(r *Ranking) {
 	for i := range r.Accounts {
 		r.Accounts[i].Rank = t.ranks[i]
 	}
-}
-
-// fairTree ranks the leaves of a tree by the Fair Tree algorithm.
-//
-// Siblings are sorted by falling level fair share. Walking down the sorted
-// list, a leaf takes the next rank; an account is entered and its own children
-// are ranked before the walk goes on, so that no leaf of a better-placed
-// account comes behind a leaf of a worse-placed one. Of equals, leaves come
-// before accounts and share a rank; accounts have their children put together
-// and ranked as if they stood under one parent; and the best leaf below an
-// account shares the rank of a leaf equal to that account.
-//
-// Stock Slurm means to do the same, but its count of tied accounts stops at
-// the next account, so it never puts children together; with two equal
-// accounts its factors depend on the order of its lists.
-type fairTree struct {
-	children [][]entry // by account
-	ranks    []int     // by leaf; 0 if not met
-	next     int
-	rank     int // the last one given
-}
-
-// entry is an account or a leaf among its siblings.
-type entry struct {
-	levelFS float64
-	name    string
-	account int // -1 for a leaf
-	leaf    int // -1 for an account
-}
-
-func newFairTree(accounts, leaves int) *fairTree {
-	return &fairTree{children: make([][]entry, accounts), ranks: make([]int, leaves), next: 1}
-}
-
-func (t *fairTree) addAccounts(k *ranker, r *Ranking, a int) {
-	for _, child := range k.shape.children[a] {
-		standing := &r.Accounts[k.place[child]]
-		t.children[a] = append(t.children[a], entry{standing.LevelFS, standing.Name, child, -1})
-	}
-}
-
-func (t *fairTree) addLeaf(a, leaf int, levelFS float64, name string) {
-	t.children[a] = append(t.children[a], entry{levelFS, name, -1, leaf})
-}
-
-// visit ranks the leaves among and below siblings. If tied is set the first of
-// them shares the last rank given.
-func (t *fairTree) visit(siblings []entry, tied bool) {
-	slices.SortFunc(siblings, compareEntries)
-	for len(siblings) > 0 {
-		equals := leadingEquals(siblings)
-		var below []entry
-		for _, e := range equals {
-			if e.account >= 0 {
-				below = append(below, t.children[e.account]...)
-				continue
-			}
-			t.give(e.leaf, tied)
-			tied = true
-		}
-		t.visit(below, tied)
-		siblings, tied = siblings[len(equals):], false
-	}
-}
-
-func (t *fairTree) give(leaf int, tied bool) {
-	if !tied {
-		t.rank = t.next
-	}
-	t.ranks[leaf] = t.rank
-	t.next++
-}
-
-// compareEntries sorts by falling level fair share, leaves before accounts.
-// The rest makes the order definite without having an effect on ranks.
-func compareEntries(x, y entry) int {
-	return cmp.Or(
-		cmp.Compare(y.levelFS, x.levelFS),
-		cmp.Compare(min(x.account, 0), min(y.account, 0)),
-		cmp.Compare(x.name, y.name),
-		cmp.Compare(x.leaf, y.leaf),
-	)
-}
-
-func leadingEquals(sorted []entry) []entry {
-	n := 1
-	for n < len(sorted) && sorted[n].levelFS == sorted[0].levelFS {
-		n++
-	}
-	return sorted[:n]
 }

@@ -54,7 +54,7 @@ func addSteps[T any](c *changes, steps []Step[T]) {
 // segments cuts the window at the changes: ascending periods, none empty, that
 // together are the window.
 func (c *changes) segments() []Period {
-	if c.window.Until <= c.window.From {
+	if c.window.Empty() {
 		return nil
 	}
 	slices.Sort(c.points)

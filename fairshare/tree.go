@@ -5,6 +5,7 @@ package fairshare
 import (
 	"cmp"
 	"slices"
+	"sort"
 )
 
 // Tree is the account tree in force at one instant.
@@ -49,6 +50,8 @@ type layout struct {
 	root     int
 	users    []member // of all accounts
 	member   map[memberKey]int
+	moves    []Instant // at which any account moves, comes or goes; ascending
+	shapes   map[shapeKey]*shape
 }
 
 type placed struct {
@@ -80,7 +83,16 @@ func newLayout(b *Budget) *layout {
 	l.root = l.number[RootAccount]
 	l.numberParents()
 	l.numberUsers()
+	l.findMoves()
 	return l
+}
+
+// find is the number of an account, -1 if there is none.
+func (l *layout) find(account string) int {
+	if a, known := l.number[account]; known {
+		return a
+	}
+	return -1
 }
 
 func (l *layout) numberParents() {
@@ -90,11 +102,7 @@ func (l *layout) numberParents() {
 			continue // whatever the ledger says, nothing stands above root
 		}
 		for _, step := range a.Parent {
-			parent, known := l.number[step.Value]
-			if !known {
-				parent = -1
-			}
-			a.parents = append(a.parents, Step[int]{step.Period, parent})
+			a.parents = append(a.parents, Step[int]{step.Period, l.find(step.Value)})
 		}
 	}
 }
@@ -118,6 +126,17 @@ func (l *layout) numberUsers() {
 	}
 }
 
+func (l *layout) findMoves() {
+	for i := range l.accounts {
+		for _, step := range l.accounts[i].parents {
+			l.moves = append(l.moves, step.From, step.Until)
+		}
+	}
+	slices.Sort(l.moves)
+	l.moves = slices.Compact(l.moves)
+	l.shapes = make(map[shapeKey]*shape)
+}
+
 // shape is who stands under whom while no account moves.
 type shape struct {
 	order    []int   // the accounts that root reaches, depth first, siblings by name
@@ -127,9 +146,24 @@ type shape struct {
 	reached  []bool  // by account
 }
 
+// shapeKey is how many moves lie behind, and whether closed accounts stand.
+type shapeKey struct {
+	moves  int
+	closed bool
+}
+
 // shape is the tree at an instant. With closed set, accounts that were closed
 // stand where they stood last, so that what still runs in them counts there.
 func (l *layout) shape(at Instant, closed bool) *shape {
+	moves := sort.Search(len(l.moves), func(i int) bool { return l.moves[i] > at })
+	key := shapeKey{moves, closed}
+	if l.shapes[key] == nil {
+		l.shapes[key] = l.newShape(at, closed)
+	}
+	return l.shapes[key]
+}
+
+func (l *layout) newShape(at Instant, closed bool) *shape {
 	n := len(l.accounts)
 	s := &shape{
 		order: make([]int, 0, n), parent: make([]int, n), depth: make([]int, n),

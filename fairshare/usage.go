@@ -69,7 +69,10 @@ func (l *layout) usage(window Period, charges []Charge) *Usage {
 	epochs := l.epochs(window, nil)
 	outside := unbudgeted{}
 	for i := range charges {
-		l.charge(u, epochs, outside, &charges[i])
+		c := &charges[i]
+		within, lost := l.spread(epochs, l.find(c.Account), c.Period, c.Amount)
+		l.charge(u, c, within)
+		outside.add(c, lost)
 	}
 	for i := range epochs {
 		epochs[i].rollUp()
@@ -81,15 +84,16 @@ func (l *layout) usage(window Period, charges []Charge) *Usage {
 	return u
 }
 
-func (l *layout) charge(u *Usage, epochs []epoch, outside unbudgeted, c *Charge) {
-	a, known := l.number[c.Account]
-	within := l.spread(epochs, a, known, c.Period, c.Amount, outside.of(c))
-	if !known || within == 0 {
+// charge books an amount on the account and the user of a charge. Accounts
+// above get it by rollUp.
+func (l *layout) charge(u *Usage, c *Charge, amount GPUMillis) {
+	if amount == 0 {
 		return
 	}
-	u.direct[a] = add(u.direct[a], within)
+	a := l.number[c.Account]
+	u.direct[a] = add(u.direct[a], amount)
 	if user, member := l.member[memberKey{c.Account, c.User}]; member {
-		u.users[user] = add(u.users[user], within)
+		u.users[user] = add(u.users[user], amount)
 	}
 }
 
@@ -103,9 +107,9 @@ type epoch struct {
 
 // epochs cuts the window wherever an account moves and at further instants.
 func (l *layout) epochs(window Period, cuts []Instant) []epoch {
-	c := &changes{window: window, points: slices.Clone(cuts)}
-	for i := range l.accounts {
-		addSteps(c, l.accounts[i].parents)
+	c := &changes{window: window}
+	for _, at := range slices.Concat(l.moves, cuts) {
+		c.at(at)
 	}
 	segments := c.segments()
 	epochs := make([]epoch, len(segments))
@@ -115,9 +119,9 @@ func (l *layout) epochs(window Period, cuts []Instant) []epoch {
 	return epochs
 }
 
-// spread adds an amount of account a to the epochs it falls into. What falls
-// where the account stands nowhere goes outside. It returns what was counted.
-func (l *layout) spread(epochs []epoch, a int, known bool, p Period, amount GPUMillis, outside func(GPUMillis)) (within GPUMillis) {
+// spread adds an amount of account a to the epochs it falls into. It returns
+// how much that is and how much was lost because a stood nowhere in the tree.
+func (l *layout) spread(epochs []epoch, a int, p Period, amount GPUMillis) (within, lost GPUMillis) {
 	first := sort.Search(len(epochs), func(i int) bool { return epochs[i].Until > p.From })
 	for i := first; i < len(epochs); i++ {
 		e := &epochs[i]
@@ -125,14 +129,14 @@ func (l *layout) spread(epochs []epoch, a int, known bool, p Period, amount GPUM
 			break
 		}
 		part := portion(amount, p, e.Period)
-		if !known || !e.shape.reached[a] {
-			outside(part)
+		if a < 0 || !e.shape.reached[a] {
+			lost = add(lost, part)
 			continue
 		}
 		e.sums[a] = add(e.sums[a], part)
 		within = add(within, part)
 	}
-	return within
+	return within, lost
 }
 
 // rollUp adds to every account what falls to the accounts below it.
@@ -147,12 +151,10 @@ func (e *epoch) rollUp() {
 // unbudgeted sums up what belongs to no account of the tree.
 type unbudgeted map[memberKey]GPUMillis
 
-func (u unbudgeted) of(c *Charge) func(GPUMillis) {
-	return func(part GPUMillis) {
-		if part != 0 {
-			key := memberKey{c.Account, c.User}
-			u[key] = add(u[key], part)
-		}
+func (u unbudgeted) add(c *Charge, amount GPUMillis) {
+	if amount != 0 {
+		key := memberKey{c.Account, c.User}
+		u[key] = add(u[key], amount)
 	}
 }
 

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package fairshare
+
+import (
+	"cmp"
+	"slices"
+)
+
+// fairTree ranks the leaves of a tree by the Fair Tree algorithm.
+//
+// Siblings are sorted by falling level fair share. Walking down the sorted
+// list, a leaf takes the next rank; an account is entered and its own children
+// are ranked before the walk goes on, so that no leaf of a better-placed
+// account comes behind a leaf of a worse-placed one. Of equals, leaves come
+// before accounts and share a rank; accounts have their children put together
+// and ranked as if they stood under one parent; and the best leaf below an
+// account shares the rank of a leaf equal to that account.
+//
+// Stock Slurm means to do the same, but its count of tied accounts stops at
+// the next account, so it never puts children together; with two equal
+// accounts its factors depend on the order of its lists.
+type fairTree struct {
+	children [][]entry // by account
+	ranks    []int     // by leaf; 0 if not met
+	next     int
+	rank     int // the last one given
+}
+
+// entry is an account or a leaf among its siblings.
+type entry struct {
+	levelFS float64
+	name    string
+	account int // -1 for a leaf
+	leaf    int // -1 for an account
+}
+
+func newFairTree(accounts, leaves int) *fairTree {
+	return &fairTree{children: make([][]entry, accounts), ranks: make([]int, leaves), next: 1}
+}
+
+func (t *fairTree) addAccounts(k *ranker, r *Ranking, a int) {
+	for _, child := range k.shape.children[a] {
+		standing := &r.Accounts[k.place[child]]
+		t.children[a] = append(t.children[a], entry{standing.LevelFS, standing.Name, child, -1})
+	}
+}
+
+func (t *fairTree) addLeaf(a, leaf int, levelFS float64, name string) {
+	t.children[a] = append(t.children[a], entry{levelFS, name, -1, leaf})
+}
+
+// visit ranks the leaves among and below siblings. If tied is set the first of
+// them shares the last rank given.
+func (t *fairTree) visit(siblings []entry, tied bool) {
+	slices.SortFunc(siblings, compareEntries)
+	for len(siblings) > 0 {
+		equals := leadingEquals(siblings)
+		var below []entry
+		for _, e := range equals {
+			if e.account >= 0 {
+				below = append(below, t.children[e.account]...)
+				continue
+			}
+			t.give(e.leaf, tied)
+			tied = true
+		}
+		t.visit(below, tied)
+		siblings, tied = siblings[len(equals):], false
+	}
+}
+
+func (t *fairTree) give(leaf int, tied bool) {
+	if !tied {
+		t.rank = t.next
+	}
+	t.ranks[leaf] = t.rank
+	t.next++
+}
+
+// compareEntries sorts by falling level fair share, leaves before accounts.
+// The rest makes the order definite without having an effect on ranks.
+func compareEntries(x, y entry) int {
+	return cmp.Or(
+		cmp.Compare(y.levelFS, x.levelFS),
+		cmp.Compare(min(x.account, 0), min(y.account, 0)),
+		cmp.Compare(x.name, y.name),
+		cmp.Compare(x.leaf, y.leaf),
+	)
+}
+
+func leadingEquals(sorted []entry) []entry {
+	n := 1
+	for n < len(sorted) && sorted[n].levelFS == sorted[0].levelFS {
+		n++
+	}
+	return sorted[:n]
+}
