@@ -78,6 +78,9 @@ func (t *fairTree) give(leaf int, tied bool) {
 	t.next++
 }
 
+// ranked is how many leaves were ranked.
+func (t *fairTree) ranked() int { return t.next - 1 }
+
 // compareEntries sorts by falling level fair share, leaves before accounts.
 // The rest makes the order definite without having an effect on ranks.
 func compareEntries(x, y entry) int {

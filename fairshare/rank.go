@@ -3,7 +3,6 @@
 package fairshare
 
 import (
-	"cmp"
 	"slices"
 )
 
@@ -127,8 +126,9 @@ type ranker struct {
 	loads  *Usage // used and what is charged ahead
 	funded []bool
 
-	place []int // by account: index in Ranking.Accounts; only if reached
-	seat  []int // by user: index in Ranking.Users, -1 if no member now
+	place   []int    // by account: index in Ranking.Accounts
+	seats   [][2]int // by account: its members now are Ranking.Users[from:until]
+	sitting []int    // by index in Ranking.Users: number of the user
 }
 
 // loads is the usage with what is charged ahead, rolled up the tree of now.
@@ -178,10 +178,7 @@ func (k *ranker) standings() *Ranking {
 		users:    make(map[memberKey]int, len(k.users)),
 		homes:    make(map[string]string, len(k.users)),
 	}
-	k.place, k.seat = make([]int, len(k.accounts)), make([]int, len(k.users))
-	for i := range k.seat {
-		k.seat[i] = -1
-	}
+	k.place, k.seats = make([]int, len(k.accounts)), make([][2]int, len(k.accounts))
 	for i, node := range tree.Nodes {
 		a := k.shape.order[i]
 		k.place[a] = i
@@ -193,9 +190,11 @@ func (k *ranker) standings() *Ranking {
 		if node.Parent >= 0 {
 			r.Accounts[i].Parent = tree.Nodes[node.Parent].Name
 		}
+		k.seats[a][0] = len(r.Users)
 		for _, user := range node.Users {
 			k.sit(r, node.Name, user)
 		}
+		k.seats[a][1] = len(r.Users)
 	}
 	return r
 }
@@ -203,7 +202,7 @@ func (k *ranker) standings() *Ranking {
 func (k *ranker) sit(r *Ranking, account string, user NodeUser) {
 	key := memberKey{account, user.Name}
 	u := k.member[key]
-	k.seat[u] = len(r.Users)
+	k.sitting = append(k.sitting, u)
 	r.users[key] = len(r.Users)
 	if home, ok := r.homes[user.Name]; !ok || account < home {
 		r.homes[user.Name] = account
@@ -218,19 +217,17 @@ func (k *ranker) sit(r *Ranking, account string, user NodeUser) {
 // were due and used counts in the sums of the level, as it does for the
 // account, though they themselves no longer stand there.
 func (k *ranker) measure(r *Ranking) {
-	r.Accounts[0].LevelFS = levelFS(
-		k.due.total[k.root].weight(), k.due.total[k.root].weight(), k.loads.total[k.root], k.loads.total[k.root])
+	r.Accounts[0].LevelFS = k.lone(k.root)
 	for _, a := range k.shape.order {
 		due, used := k.level(a)
 		for _, child := range k.shape.children[a] {
 			r.Accounts[k.place[child]].LevelFS = levelFS(k.due.total[child].weight(), due, k.loads.total[child], used)
 		}
-		for u := k.accounts[a].first; u < k.accounts[a].last; u++ {
-			if k.seat[u] >= 0 {
-				r.Users[k.seat[u]].LevelFS = levelFS(k.due.users[u].weight(), due, k.loads.users[u], used)
-			}
+		for seat := k.seats[a][0]; seat < k.seats[a][1]; seat++ {
+			u := k.sitting[seat]
+			r.Users[seat].LevelFS = levelFS(k.due.users[u].weight(), due, k.loads.users[u], used)
 		}
-		r.order(k.seats(a))
+		setLevels(r.Users[k.seats[a][0]:k.seats[a][1]])
 	}
 }
 
@@ -244,81 +241,79 @@ func (k *ranker) level(a int) (due float64, used GPUMillis) {
 	return due, used
 }
 
-// seats are the places in Ranking.Users of account a's members.
-func (k *ranker) seats(a int) []int {
-	var seats []int
-	for u := k.accounts[a].first; u < k.accounts[a].last; u++ {
-		if k.seat[u] >= 0 {
-			seats = append(seats, k.seat[u])
-		}
+// setLevels numbers the levels of one account's users.
+func setLevels(users []UserStanding) {
+	ratios := make([]float64, len(users))
+	for i := range users {
+		ratios[i] = users[i].LevelFS
 	}
-	return seats
-}
-
-// order numbers the levels of one account's users.
-func (r *Ranking) order(seats []int) {
-	slices.SortFunc(seats, func(x, y int) int {
-		return cmp.Or(cmp.Compare(r.Users[y].LevelFS, r.Users[x].LevelFS), cmp.Compare(x, y))
-	})
-	level := 0
-	for i, seat := range seats {
-		if i > 0 && r.Users[seat].LevelFS != r.Users[seats[i-1]].LevelFS {
-			level++
-		}
-		r.Users[seat].Level = level
+	slices.Sort(ratios)
+	ratios = slices.Compact(ratios)
+	for i := range users {
+		below, _ := slices.BinarySearch(ratios, users[i].LevelFS)
+		users[i].Level = len(ratios) - 1 - below
 	}
 }
 
-// rankUsers ranks every member. An account with neither members nor child
-// accounts stands in the tree as one user: whoever runs in it.
+// rankUsers ranks every member. A vacant account stands in the tree as one
+// user: whoever runs in it.
 func (k *ranker) rankUsers(r *Ranking) {
-	t := newFairTree(len(k.accounts), len(r.Users)+len(r.Accounts))
-	leaves := len(r.Users)
+	users := len(r.Users) // the leaves: users, then vacant accounts
+	t := newFairTree(len(k.accounts), users+len(r.Accounts))
 	for _, a := range k.shape.order {
 		t.addAccounts(k, r, a)
-		for _, seat := range k.seats(a) {
+		for seat := k.seats[a][0]; seat < k.seats[a][1]; seat++ {
 			t.addLeaf(a, seat, r.Users[seat].LevelFS, r.Users[seat].User)
 		}
 		if k.vacant(a) {
-			t.addLeaf(a, len(r.Users)+k.place[a], 1, "")
-			leaves++
+			t.addLeaf(a, users+k.place[a], k.lone(a), "")
 		}
 	}
 	t.visit(t.children[k.root], false)
-	factor := func(rank int) float64 { return float64(leaves-rank+1) / float64(leaves) }
+	k.setFactors(r, t)
+}
+
+// setFactors turns the ranks of a tree of users into factors.
+func (k *ranker) setFactors(r *Ranking, t *fairTree) {
+	factor := func(rank int) float64 { return float64(t.ranked()-rank+1) / float64(t.ranked()) }
 	for i := range r.Users {
 		u := &r.Users[i]
 		u.Rank = t.ranks[i]
 		u.Factor = factor(u.Rank)
+		if account := &r.Accounts[r.accounts[u.Account]]; account.Factor == 0 || u.Factor < account.Factor {
+			account.Factor = u.Factor
+		}
 	}
 	for _, a := range k.shape.order {
-		account := &r.Accounts[k.place[a]]
-		switch seats := k.seats(a); {
-		case k.vacant(a):
-			account.Factor = factor(t.ranks[len(r.Users)+k.place[a]])
-		case len(seats) > 0:
-			account.Factor = r.Users[seats[0]].Factor
-			for _, seat := range seats {
-				account.Factor = min(account.Factor, r.Users[seat].Factor)
-			}
+		if k.vacant(a) {
+			r.Accounts[k.place[a]].Factor = factor(t.ranks[len(r.Users)+k.place[a]])
 		}
 	}
 }
 
 // vacant tells that account a has neither members nor child accounts.
 func (k *ranker) vacant(a int) bool {
-	return len(k.shape.children[a]) == 0 && len(k.seats(a)) == 0
+	return len(k.shape.children[a]) == 0 && !k.peopled(a)
 }
 
-// rankAccounts ranks the accounts that have users, or nothing at all below.
+// peopled tells that account a has members.
+func (k *ranker) peopled(a int) bool { return k.seats[a][0] < k.seats[a][1] }
+
+// lone is the level fair share of account a among nobody but itself.
+func (k *ranker) lone(a int) float64 {
+	due, used := k.due.total[a].weight(), k.loads.total[a]
+	return levelFS(due, due, used, used)
+}
+
+// rankAccounts ranks the accounts that have users and those that are vacant.
 func (k *ranker) rankAccounts(r *Ranking) {
 	t := newFairTree(len(k.accounts), len(r.Accounts))
 	for _, a := range k.shape.order {
 		t.addAccounts(k, r, a)
 		switch {
 		case k.vacant(a):
-			t.addLeaf(a, k.place[a], 1, "")
-		case len(k.seats(a)) > 0:
+			t.addLeaf(a, k.place[a], k.lone(a), "")
+		case k.peopled(a):
 			due, used := k.level(a)
 			t.addLeaf(a, k.place[a], levelFS(k.due.direct[a].weight(), due, k.loads.direct[a], used), "")
 		}
