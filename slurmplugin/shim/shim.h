@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * shim.h: what the files of priority_gpubudget.so share.
+ *
+ * The shim only moves values between slurmctld's records and bridge.h. What a
+ * priority is made of is decided in the Go library.
+ */
+#ifndef GPUBUDGET_SHIM_H
+#define GPUBUDGET_SHIM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+#include "../bridge.h"
+#include "slurm_compat.h"
+
+/* engine.c: the Go library. */
+struct gpub_engine {
+	gpub_start_fn start;
+	gpub_stop_fn stop;
+	gpub_configure_fn configure;
+	gpub_interval_ms_fn interval_ms;
+	gpub_pass_begin_fn pass_begin;
+	gpub_pass_observe_fn pass_observe;
+	gpub_pass_prioritize_fn pass_prioritize;
+	gpub_pass_end_fn pass_end;
+	gpub_set_fn set;
+	gpub_observe_fn observe;
+	gpub_standings_fn standings;
+	gpub_wanted_fn wanted; /* NULL if the library has none */
+};
+
+/* Set from engine_start to engine_stop; NULL outside slurmctld. */
+extern const struct gpub_engine *engine;
+
+int engine_start(void);
+void engine_stop(void);
+
+/* settings.c: slurm.conf's priority settings, in the bridge's form. */
+struct settings {
+	struct gpub_weights weights;
+	double *tres;            /* what weights.tres points to */
+	struct settings *retired; /* the settings before these */
+};
+
+/* The settings in force. A reader may keep the pointer: settings_load retires
+ * the old ones and frees nothing before settings_free. */
+const struct settings *settings_now(void);
+const struct settings *settings_load(void);
+void settings_free(void);
+/* The value of NAME= in PriorityParameters, malloc'ed, or NULL. */
+char *priority_parameter(const char *name);
+
+/* layout.c: do Slurm's records lie where our headers say? */
+bool layout_conf_ok(void);
+/* Checked for the first jobs that are seen; afterwards a flag is read. */
+bool layout_job_ok(const job_record_t *job);
+
+/* usernames.c: names of uids, looked up once. */
+const char *username(uint32_t uid);
+void usernames_free(void);
+
+/* gpus.c */
+uint64_t gpus_allocated(const job_record_t *job, const char **type);
+uint64_t gpus_requested(const job_record_t *job, const char **type);
+void gpus_of_cluster(struct gpub_cluster *cluster);
+
+/* arena.c: memory of one pass, given back all at once. */
+struct arena {
+	struct arena_chunk *first, *current;
+};
+void *arena_alloc(struct arena *arena, size_t size); /* zeroed; NULL if there is none */
+void arena_reset(struct arena *arena);
+void arena_free(struct arena *arena);
+
+/* flatten.c: from a job record to the bridge. Needs the job, node and
+ * partition read locks and the association manager's assoc and qos ones. */
+struct flattening {
+	const struct settings *settings;
+	struct arena *arena;
+	time_t now;
+};
+/* Is this job's priority ours to set? */
+bool job_wants_priority(const job_record_t *job, uint32_t flags);
+void flatten_sighting(const struct flattening *how, const job_record_t *job, struct gpub_job *out);
+/* The sighting and the inputs of the priority. False if memory ran out. */
+bool flatten_inputs(const struct flattening *how, const job_record_t *job, struct gpub_job *out);
+/* An empty result with room for the TRES columns. False if memory ran out. */
+bool prepare_factors(const struct flattening *how, struct gpub_factors *out);
+double part_factor(const part_record_t *part, uint32_t flags);
+void tres_factors(const job_record_t *job, const part_record_t *part, const struct settings *settings,
+		  double *factors);
+
+/* factors.c: from the bridge back to a job record. Needs the job write lock. */
+/* Fills prio_factors and priority_array; the caller sets the priority. */
+void store_factors(job_record_t *job, const struct gpub_job *in, const struct gpub_factors *out,
+		   const struct settings *settings);
+void clear_factors(job_record_t *job);
+bool parts_sorted(const job_record_t *job);
+
+/* set.c: one job's priority, at once. Needs the job write lock, takes the
+ * association manager's. Fills the record, returns the priority. */
+uint32_t set_priority(job_record_t *job);
+void set_free(void);
+
+/* pass.c: the thread that recalculates. */
+int pass_start(void);
+void pass_stop(void);
+void pass_wake(void);
+
+/* standings.c: what sshare reads. */
+void standings_update(void);
+/* One association; the caller holds the association manager's assoc lock. */
+void standings_update_one(slurmdb_assoc_rec_t *assoc);
+
+/* listing.c: what sprio reads. */
+gpub_list factors_list(gpub_list job_ids, gpub_list uids, const char *partitions, uid_t uid);
+void listing_free(void);
+
+#endif
