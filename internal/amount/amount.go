@@ -16,8 +16,8 @@ import (
 )
 
 // MaxHours is the greatest amount of GPU-hours that is read: a million GPUs
-// for 22 years. The ledger takes no more in one entry.
-const MaxHours = 200_000_000
+// for more than a century. The ledger takes no more in one entry.
+const MaxHours = 1_000_000_000
 
 // HoursForms lists the accepted forms of GPU time, for errors and help texts.
 const HoursForms = "hours (100, 1.5), or with a unit: 100h, 90m, 30s, 2d, or D-HH:MM:SS"

@@ -32,7 +32,7 @@ func TestParseHours(t *testing.T) {
 		{"0-00:00:01", 1000},
 		{"100:30:00", 100*hour + hour/2},
 		{"0.0000002", 1}, // 0.72 ms
-		{"200000000", 200_000_000 * hour},
+		{"1000000000", 1_000_000_000 * hour},
 		{"000000000000000000000000000001", hour},
 	} {
 		got, err := ParseHours(tc.text)
@@ -51,8 +51,8 @@ func TestParseHoursRefuses(t *testing.T) {
 		{"NaN", `GPU time "NaN" is not a finite number: give ` + HoursForms},
 		{"-Inf", `GPU time "-Inf" is not a finite number: give ` + HoursForms},
 		{"unlimited", `GPU time "unlimited" is not a finite number: give ` + HoursForms},
-		{"200000001", `GPU time "200000001" is too much: the most is 200000000 hours`},
-		{"99999999999999999999999999", `GPU time "99999999999999999999999999" is too much: the most is 200000000 hours`},
+		{"1000000001", `GPU time "1000000001" is too much: the most is 1000000000 hours`},
+		{"99999999999999999999999999", `GPU time "99999999999999999999999999" is too much: the most is 1000000000 hours`},
 		{"1,000", `GPU time "1,000" can be read in two ways, as a decimal comma or as thousands: write 1.000 or 1000`},
 		{"1:30", `GPU time "1:30" can be read as hours:minutes or as minutes:seconds: write HH:MM:SS`},
 		{"1-24:00:00", `GPU time "1-24:00:00": hours go to 23, minutes and seconds to 59`},
