@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+// Package report puts budgets and usage together: how every account and user
+// of a cluster stands, in the numbers the scheduler goes by.
+package report
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"gpubudget/budgets"
+	"gpubudget/fairshare"
+	"gpubudget/usage"
+)
+
+// DefaultStaleAfter is how long the recorder may be silent before its data
+// count as old.
+const DefaultStaleAfter = 2 * time.Minute
+
+// Options change what Build does. The zero value is the default.
+type Options struct {
+	// StaleAfter is how long the recorder may be silent before its data count
+	// as old: runs that were open then are counted up to its last sign of life
+	// and no further. 0 is DefaultStaleAfter.
+	StaleAfter time.Duration
+}
+
+// Report is how a cluster's accounts and users stand at one time.
+type Report struct {
+	Cluster string
+	At      time.Time // when it holds
+	Window  fairshare.Period
+	Policy  budgets.Policy
+
+	Capacity     fairshare.MilliGPUs // at the end of the window
+	CapacityTime fairshare.GPUMillis // over the window
+
+	// Rows are the accounts depth first, siblings by name, each followed by its
+	// users and then by the accounts below it. Accounts that are not in the
+	// tree at the end of the window come last, by name.
+	Rows []Row
+
+	// SeenAt is the recorder's last sign of life, zero if it never gave any; Lag
+	// the age of what it had not written by then; QueueSeenAt when the queue was
+	// seen.
+	SeenAt, QueueSeenAt time.Time
+	Lag                 time.Duration
+	// Stale: the recorder had been silent for too long. Runs are counted up to
+	// UsedUntil, which is At otherwise.
+	Stale     bool
+	UsedUntil time.Time
+}
+
+// Place is where a row stands.
+type Place int
+
+const (
+	// InTree is an account of the tree in force, or one of its members.
+	InTree Place = iota
+	// Guest is a user who is in the queue or used GPUs in an account of the tree
+	// that he's no member of, or no longer.
+	Guest
+	// Closed is an account that was closed, or a user of it. What it used
+	// counts where it stood last.
+	Closed
+	// Unknown is an account that the ledger doesn't have, or a user of it. It
+	// counts nowhere else.
+	Unknown
+)
+
+// Row is how an account, with all accounts below it, or a user in an account
+// stands.
+type Row struct {
+	Account string
+	User    string // empty for an account
+	Parent  string // an account's parent; of a user, his account
+	Depth   int    // 0 for root; a user's is one more than his account's
+	Place   Place
+
+	Share          fairshare.Share // of the parent, now; only InTree
+	EqualPart      bool            // a user without a share of his own
+	ShareOfCluster float64         // now, 0 to 1; only InTree
+
+	Entitled    fairshare.GPUMillis // due in the window
+	Used        fairshare.GPUMillis // charged in the window
+	Owed        fairshare.GPUMillis // of accounts: bucket by bucket the smaller of entitlement and demand
+	Delivered   fairshare.GPUMillis // of users: what they used
+	Capped      fairshare.GPUMillis // of accounts: bucket by bucket the smaller of delivered and owed
+	Unallocated fairshare.GPUMillis // used in the window and not charged
+
+	LevelFS float64 // 0 to +Inf; of root and outside the tree it means nothing
+	// Factor is a user's fair-share factor, (0, 1]; of an account the one that a
+	// guest gets. 0 if there is none.
+	Factor float64
+	// Rank: 1 is the most under-served. An account's is among accounts, a
+	// user's among users. 0 if there is none.
+	Rank   int
+	Funded bool // of an account: its jobs are charged and served as its budget says
+
+	PendingJobs, PendingGPUs int64 // what can run and waits
+	RunningJobs, RunningGPUs int64
+}
+
+// IsUser tells whether the row is a user's.
+func (r *Row) IsUser() bool { return r.User != "" }
+
+// Ratio is what was used by what was due; false if nothing was due.
+func (r *Row) Ratio() (ratio float64, ok bool) {
+	if r.Entitled <= 0 {
+		return 0, false
+	}
+	return float64(r.Used) / float64(r.Entitled), true
+}
+
+// Percent is the part of what was owed that was delivered, 0 to 100, over the
+// whole window; false if nothing was owed, as to users, to whom nothing is.
+func (r *Row) Percent() (percent float64, ok bool) { return percentOf(r.Delivered, r.Owed) }
+
+// StrictPercent is Percent with each bucket standing for itself.
+func (r *Row) StrictPercent() (percent float64, ok bool) { return percentOf(r.Capped, r.Owed) }
+
+func percentOf(part, whole fairshare.GPUMillis) (percent float64, ok bool) {
+	if whole <= 0 {
+		return 0, false
+	}
+	return 100 * min(1, max(0, float64(part)/float64(whole))), true
+}
+
+// Account is the row of an account.
+func (r *Report) Account(name string) (*Row, bool) { return r.User(name, "") }
+
+// User is the row of a user in an account.
+func (r *Report) User(account, user string) (*Row, bool) {
+	for i := range r.Rows {
+		if r.Rows[i].Account == account && r.Rows[i].User == user {
+			return &r.Rows[i], true
+		}
+	}
+	return nil, false
+}
+
+// Build reads budgets and usage of a cluster and works out how everybody stands
+// at now, over the lookback window that ends then. Both stores should see one
+// state of the database: give them the same read-only transaction, or what
+// changes between their reads may count twice or not at all.
+func Build(ctx context.Context, b *budgets.Store, u *usage.Store, cluster string, now time.Time, o Options) (*Report, error) {
+	now = now.UTC()
+	policy, err := b.Policy(ctx, cluster, now)
+	if err != nil {
+		return nil, fmt.Errorf("report on %s: %w", cluster, err)
+	}
+	r := &Report{Cluster: cluster, At: now, Window: fairshare.Lookback(fairshare.At(now), policy.Lookback), Policy: policy}
+	budget, err := b.Load(ctx, cluster, r.Window)
+	if err != nil {
+		return nil, fmt.Errorf("report on %s: %w", cluster, err)
+	}
+	var seen sightings
+	if err := u.Snapshot(ctx, func(u *usage.Store) error {
+		seen, err = read(ctx, u, cluster, r.Window)
+		return err
+	}); err != nil {
+		return nil, fmt.Errorf("report on %s: %w", cluster, err)
+	}
+	budget.Capacity = seen.capacity
+	r.date(seen, o)
+	r.fill(budget, seen)
+	return r, nil
+}
+
+// sightings is what usage has to say about a window.
+type sightings struct {
+	charged, free []fairshare.Charge // of ended runs
+	open          []usage.Run
+	demand        []fairshare.Demand
+	capacity      []fairshare.Step[fairshare.MilliGPUs]
+	queue         []usage.Queue
+	queueAt       time.Time
+	recorder      usage.Recorder
+}
+
+func read(ctx context.Context, u *usage.Store, cluster string, w fairshare.Period) (s sightings, err error) {
+	if s.charged, s.free, err = u.Charges(ctx, cluster, w); err != nil {
+		return s, err
+	}
+	if s.open, err = u.OpenRuns(ctx, cluster); err != nil {
+		return s, err
+	}
+	if s.demand, err = u.Demand(ctx, cluster, w); err != nil {
+		return s, err
+	}
+	if s.capacity, err = u.Capacity(ctx, cluster, w); err != nil {
+		return s, err
+	}
+	if s.queue, s.queueAt, err = u.Queue(ctx, cluster); err != nil {
+		return s, err
+	}
+	s.recorder, _, err = u.LastSeen(ctx, cluster)
+	return s, err
+}
+
+// date works out how old the data are and up to when open runs count.
+func (r *Report) date(s sightings, o Options) {
+	stale := o.StaleAfter
+	if stale == 0 {
+		stale = DefaultStaleAfter
+	}
+	r.SeenAt, r.Lag, r.QueueSeenAt = s.recorder.SeenAt, s.recorder.Lag, s.queueAt
+	r.UsedUntil = r.At
+	if r.Stale = r.At.Sub(r.SeenAt) > stale; r.Stale && !r.SeenAt.IsZero() {
+		r.UsedUntil = r.SeenAt
+	}
+	var milli int64
+	for _, step := range s.capacity {
+		r.Capacity = step.Value
+		milli += int64(step.Value) * step.Intersect(r.Window).Millis()
+	}
+	r.CapacityTime = fairshare.GPUMillis(milli / int64(fairshare.GPU))
+}
