@@ -165,13 +165,11 @@ func (c *Cluster) up(ctx context.Context) error {
 	if err := c.prepare(); err != nil {
 		return err
 	}
-	if err := c.startServers(ctx); err != nil {
+	// Slurm's accounts and PostgreSQL take a second or two each: together.
+	ledger := make(chan error, 1)
+	go func() { ledger <- c.firstPostgres(ctx) }()
+	if err := errors.Join(c.startAccounting(ctx), <-ledger); err != nil {
 		return err
-	}
-	if c.opts.Slurmdbd {
-		if err := c.loadAccounts(ctx); err != nil {
-			return err
-		}
 	}
 	if err := c.StartSlurmctld(ctx); err != nil {
 		return err
@@ -214,24 +212,18 @@ func (c *Cluster) prepare() error {
 	return err
 }
 
-// startServers starts what Slurm's own daemons lean on, at the same time.
-func (c *Cluster) startServers(ctx context.Context) error {
-	starts := []func(context.Context) error{c.startMunge, c.firstPostgres}
+// startAccounting starts what Slurm's own daemons lean on.
+func (c *Cluster) startAccounting(ctx context.Context) error {
+	steps := []func(context.Context) error{c.startMunge}
 	if c.opts.Slurmdbd {
-		starts = append(starts, c.startMariaDB)
+		steps = append(steps, c.startMariaDB, c.startSlurmdbd, c.loadAccounts)
 	}
-	results := make(chan error, len(starts))
-	for _, start := range starts {
-		go func() { results <- start(ctx) }()
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
+		}
 	}
-	var errs []error
-	for range starts {
-		errs = append(errs, <-results)
-	}
-	if err := errors.Join(errs...); err != nil || !c.opts.Slurmdbd {
-		return err
-	}
-	return c.startSlurmdbd(ctx)
+	return nil
 }
 
 func (c *Cluster) firstPostgres(ctx context.Context) error {
