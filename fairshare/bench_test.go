@@ -20,18 +20,18 @@ func largeInput(accounts, users, changes int) fairshare.Input {
 	now := fairshare.At(time.Date(2026, 3, 9, 0, 0, 0, 0, time.UTC))
 	window := fairshare.Lookback(now, 7*day)
 	rng := rand.New(rand.NewPCG(1, 2))
-	b := &fairshare.Budget{Capacity: steps(1000 * fairshare.GPU)}
+	b := &fairshare.Budget{Capacity: always(1000 * fairshare.GPU)}
 	programs := max(accounts/25, 1)
 	for i := range accounts {
 		name, parent, share := fmt.Sprintf("p%04d", i), "root", fairshare.Whole/fairshare.Share(programs)
 		if i >= programs {
 			parent, share = fmt.Sprintf("p%04d", i%programs), fairshare.Whole/40
 		}
-		b.Accounts = append(b.Accounts, fairshare.Account{Name: name, Parent: steps(parent), Share: steps(share)})
+		b.Accounts = append(b.Accounts, fairshare.Account{Name: name, Parent: always(parent), Share: always(share)})
 	}
 	for i := range users {
 		a := &b.Accounts[i%accounts]
-		a.Users = append(a.Users, fairshare.Member{User: fmt.Sprintf("u%05d", i), In: steps(fairshare.EqualPart)})
+		a.Users = append(a.Users, fairshare.Member{User: fmt.Sprintf("u%05d", i), In: always(fairshare.EqualPart)})
 	}
 	for i := range changes {
 		at := window.From + fairshare.Instant(rng.Int64N(window.Millis()))
@@ -56,10 +56,6 @@ func largeInput(accounts, users, changes int) fairshare.Input {
 		}
 	}
 	return in
-}
-
-func steps[T any](value T) []fairshare.Step[T] {
-	return []fairshare.Step[T]{{Period: fairshare.Period{From: fairshare.Always, Until: fairshare.Never}, Value: value}}
 }
 
 var sizes = []struct{ accounts, users int }{{5, 50}, {50, 500}, {500, 5000}}

@@ -23,21 +23,24 @@ type Entitlements struct {
 // unrounded, so that accounts with equal budgets stay equal when they are
 // compared.
 type due struct {
-	whole GPUMillis
-	exact float64
+	whole   GPUMillis
+	exact   float64
+	debited bool // something was taken away
 }
 
 func (d *due) add(e due) {
 	d.whole = add(d.whole, e.whole)
 	d.exact += e.exact
+	d.debited = d.debited || e.debited
 }
 
 // entitled is d for a reader: never negative.
 func (d due) entitled() GPUMillis { return max(d.whole, 0) }
 
-// weight is d for a comparison: never negative, 0 if nothing is due.
+// weight is d for a comparison: never negative, and 0 if all there was has been
+// taken away, whatever fraction of a millisecond remains.
 func (d due) weight() float64 {
-	if d.whole <= 0 {
+	if d.debited && d.whole <= 0 {
 		return 0
 	}
 	return max(d.exact, 0)
@@ -189,7 +192,7 @@ func net(inflow, grant due) due {
 func (in *integrator) grants(a int, segment Period) (sum due) {
 	for _, grant := range in.accounts[a].Grants {
 		part := portion(grant.Amount, grant.Period, segment)
-		sum.add(due{part, float64(part)})
+		sum.add(due{part, float64(part), part < 0})
 	}
 	return sum
 }
@@ -198,14 +201,14 @@ func (in *integrator) grants(a int, segment Period) (sum due) {
 func (in *integrator) distribute(e *Entitlements, a int, flow due, at Instant) {
 	d, children := &in.division, in.shape.children[a]
 	in.divide(d, in.shape, a, at)
-	pool := due{max(flow.whole, 0), max(flow.exact, 0)}
+	pool := due{whole: max(flow.whole, 0), exact: max(flow.exact, 0)}
 	in.split.weights = d.weights
 	parts := in.split.distribute(pool.whole, d.total)
 	for i, child := range children {
-		in.inflow[child] = due{parts[i], pool.exact * d.fraction(i)}
+		in.inflow[child] = due{whole: parts[i], exact: pool.exact * d.fraction(i)}
 	}
 	for i, user := range d.members {
-		part := due{parts[len(children)+i], pool.exact * d.fraction(len(children)+i)}
+		part := due{whole: parts[len(children)+i], exact: pool.exact * d.fraction(len(children)+i)}
 		e.users[user].add(part)
 		e.direct[a].add(part)
 	}
@@ -245,9 +248,9 @@ func (c *capacity) product(gpus MilliGPUs, p Period) due {
 	hi += carried
 	exact := float64(gpus) * float64(millis) / float64(GPU)
 	if hi >= uint64(GPU) {
-		return due{math.MaxInt64, exact}
+		return due{whole: math.MaxInt64, exact: exact}
 	}
 	whole, rest := bits.Div64(hi, lo, uint64(GPU))
 	c.carry = rest
-	return due{GPUMillis(min(whole, math.MaxInt64)), exact}
+	return due{whole: GPUMillis(min(whole, math.MaxInt64)), exact: exact}
 }
