@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -169,61 +168,6 @@ func (c *Cluster) Wait(ctx context.Context, what string, done func() (bool, erro
 		case <-time.After(5 * pollInterval):
 		}
 	}
-}
-
-// loadAccounts makes Slurm's associations and QOS, before slurmctld reads them.
-func (c *Cluster) loadAccounts(ctx context.Context) error {
-	if _, err := c.Exec(ctx, "root", "sacctmgr", "--immediate", "add", "cluster", c.opts.Name); err != nil {
-		return err
-	}
-	qos := []string{"normal"}
-	for name := range c.opts.QOS {
-		qos = append(qos, name)
-	}
-	slices.Sort(qos)
-	for _, name := range qos {
-		if name == "normal" {
-			continue
-		}
-		_, err := c.Exec(ctx, "root", "sacctmgr", "--immediate", "add", "qos", name, fmt.Sprintf("priority=%d", c.opts.QOS[name]))
-		if err != nil {
-			return err
-		}
-	}
-	if len(c.opts.Accounts) == 0 {
-		return nil
-	}
-	file := c.path("etc", "accounts")
-	if err := os.WriteFile(file, []byte(accountsDump(c.opts.Name, c.opts.Accounts, qos)), 0o644); err != nil {
-		return err
-	}
-	_, err := c.Exec(ctx, "root", "sacctmgr", "--immediate", "load", "file="+file)
-	return err
-}
-
-// accountsDump is the tree in sacctmgr's own dump format.
-func accountsDump(cluster string, accounts []Account, qos []string) string {
-	var text strings.Builder
-	fmt.Fprintf(&text, "Cluster - '%s':Fairshare=1:QOS='%s':DefaultQOS='normal'\n", cluster, strings.Join(qos, ","))
-	text.WriteString("Parent - 'root'\nUser - 'root':DefaultAccount='root':AdminLevel='Administrator':Fairshare=1\n")
-	defaults := map[string]bool{}
-	for _, a := range accounts {
-		parent := a.Parent
-		setDefault(&parent, "root")
-		fmt.Fprintf(&text, "Parent - '%s'\nAccount - '%s':Description='%[2]s':Organization='%[2]s':Fairshare=1\n", parent, a.Name)
-	}
-	for _, a := range accounts {
-		fmt.Fprintf(&text, "Parent - '%s'\n", a.Name)
-		for _, user := range a.Users {
-			fmt.Fprintf(&text, "User - '%s'", user)
-			if !defaults[user] {
-				defaults[user] = true
-				fmt.Fprintf(&text, ":DefaultAccount='%s'", a.Name)
-			}
-			text.WriteString(":Fairshare=1\n")
-		}
-	}
-	return text.String()
 }
 
 // ExitCode is the exit code of the command that err tells about, -1 if err is

@@ -23,7 +23,7 @@ func (c *Cluster) makeDirs() error {
 	dir := c.opts.Dir
 	var err error
 	if dir == "" {
-		dir, err = os.MkdirTemp("", tempPrefix)
+		dir, err = MakeTempDir()
 	} else if dir, err = filepath.Abs(dir); err == nil {
 		err = os.MkdirAll(dir, 0o755)
 	}
@@ -34,9 +34,6 @@ func (c *Cluster) makeDirs() error {
 		return err
 	}
 	c.dir = dir
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return err
-	}
 	if err := searchable(dir); err != nil {
 		return err
 	}
@@ -61,6 +58,15 @@ func (c *Cluster) makeDirs() error {
 		}
 	}
 	return c.makeGPUs()
+}
+
+// MakeTempDir makes a folder for Options.Dir in the temp folder.
+func MakeTempDir() (string, error) {
+	dir, err := os.MkdirTemp("", tempPrefix)
+	if err != nil {
+		return "", err
+	}
+	return dir, os.Chmod(dir, 0o755)
 }
 
 // lockDir locks the folder of a cluster: whoever holds the lock owns what lies

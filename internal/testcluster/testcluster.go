@@ -50,7 +50,8 @@ type Options struct {
 	Users []string
 	// Slurmdbd keeps accounts and job records (sacct, sacctmgr) in a MariaDB.
 	Slurmdbd bool
-	// Accounts are Slurm's associations, parents first; for Slurmdbd only.
+	// Accounts are parents first: Slurm's associations if there is a Slurmdbd,
+	// and the budgets if LoadBudgets is called.
 	Accounts []Account
 	// QOS are qualities of service beside "normal" and their priorities, open
 	// to every account; for Slurmdbd only.
@@ -76,10 +77,11 @@ type Options struct {
 	KeepFiles bool
 }
 
-// Account is an account of Slurm's and the users in it.
+// Account is an account and the users in it, in Slurm and in the ledger.
 type Account struct {
 	Name   string
 	Parent string // "root" if empty
+	Share  string // of the parent, as "50%"; used by LoadBudgets only
 	Users  []string
 }
 
@@ -100,8 +102,8 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("%d nodes: a cluster has 1 to %d", o.Nodes, maxNodes)
 	case o.Priority != Gpubudget && o.Priority != Multifactor:
 		return o, fmt.Errorf("priority %q is neither %q nor %q", o.Priority, Gpubudget, Multifactor)
-	case !o.Slurmdbd && len(o.Accounts)+len(o.QOS) > 0:
-		return o, errors.New("accounts and QOS need slurmdbd")
+	case !o.Slurmdbd && len(o.QOS) > 0:
+		return o, errors.New("QOS need slurmdbd")
 	}
 	return o, nil
 }
@@ -208,8 +210,13 @@ func (c *Cluster) prepare() error {
 	if err := c.writeConfig(); err != nil {
 		return err
 	}
-	c.ns, err = newNamespace(c.dir, c.opts.Detached, c.lock, c.ports.lock)
-	return err
+	if c.ns, err = newNamespace(c.dir, c.opts.Detached, c.lock, c.ports.lock); err != nil {
+		return err
+	}
+	if err := c.writeWrapper(); err != nil {
+		return err
+	}
+	return c.writeHolder()
 }
 
 // startAccounting starts what Slurm's own daemons lean on.

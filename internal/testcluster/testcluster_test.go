@@ -20,12 +20,16 @@ import (
 	"gpubudget/internal/testcluster"
 )
 
-// helperEnv has the test binary start a cluster and wait to be killed.
+// helperEnv has the test binary start a cluster and then "hang", to be killed,
+// or "leave" it to others.
 const helperEnv = "GPUBUDGET_TESTCLUSTER_HELPER"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(helperEnv) != "" {
+	switch os.Getenv(helperEnv) {
+	case "hang":
 		startAndHang()
+	case "leave":
+		startAndLeave()
 	}
 	os.Exit(m.Run())
 }
@@ -139,7 +143,7 @@ func TestClustersSideBySide(t *testing.T) {
 // not a daemon, not a job, and the next start takes the files away.
 func TestNothingOutlivesAKilledParent(t *testing.T) {
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), helperEnv+"=1")
+	cmd.Env = append(os.Environ(), helperEnv+"=hang")
 	cmd.Stderr = os.Stderr
 	stdout, err := cmd.StdoutPipe()
 	require.NoError(t, err)
@@ -177,6 +181,48 @@ func TestAFailedStartSaysWhyAndLeavesNothing(t *testing.T) {
 	require.ErrorContains(t, err, "select/nonsense", "the log's own words")
 	require.Empty(t, processesOf(t, dir))
 	require.NoDirExists(t, dir)
+}
+
+// A detached cluster stays when the process that started it has ended; people
+// run commands in it as its users, and it ends when told to.
+func TestDetached(t *testing.T) {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), helperEnv+"=leave")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	dir := strings.TrimSpace(string(out))
+	running, err := testcluster.Running(dir)
+	require.NoError(t, err)
+	require.True(t, running)
+
+	as := func(args ...string) string {
+		out, err := exec.Command(testcluster.WrapperPath(dir), args...).CombinedOutput()
+		require.NoError(t, err, string(out))
+		return strings.TrimSpace(string(out))
+	}
+	require.Equal(t, "gpub_alice "+filepath.Join(dir, "home", "gpub_alice"), as("gpub_alice", "sh", "-c", `echo "$(whoami) $PWD"`))
+	as("gpub_alice", "sbatch", "--wrap", "sleep 1000")
+	require.Equal(t, "gpub_alice", as("root", "squeue", "-h", "-o", "%u"))
+	require.Equal(t, "1", as("gpub_alice", "psql", "-At", "host="+dir+"/pg/run user=postgres dbname=gpubudget", "-c", "select 1"))
+
+	require.NoError(t, testcluster.StopDetached(dir))
+	require.Empty(t, processesOf(t, dir))
+	require.NoDirExists(t, dir)
+	running, err = testcluster.Running(dir)
+	require.NoError(t, err)
+	require.False(t, running)
+	require.NoError(t, testcluster.StopDetached(dir), "twice does no harm")
+}
+
+// startAndLeave is the helper process of TestDetached.
+func startAndLeave() {
+	c, err := testcluster.Start(context.Background(), testcluster.Options{Users: []string{"gpub_alice"}, Detached: true})
+	if err != nil {
+		panic(err)
+	}
+	os.Stdout.WriteString(c.Dir() + "\n")
+	os.Exit(0)
 }
 
 // startAndHang is the helper process: a cluster with a job on it.

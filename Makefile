@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+# gpubudget. "make help" lists what there is; everything it builds goes to bin/
+# and build/, which git ignores.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+BUILD := $(CURDIR)/build
+PLUGINS := $(BUILD)/plugins
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -X main.version=$(VERSION)
+# -buildvcs=false: the version is told above, and a checkout that belongs to
+# another user (a container's mount) must not stop the build.
+GO := go
+GOBUILD := $(GO) build -trimpath -buildvcs=false -ldflags "$(LDFLAGS)"
+LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+# The packages whose tests start whole clusters run after the others and one at
+# a time: what they measure is who waits for how long.
+SLOW_PACKAGES := ./internal/testcluster ./internal/demo ./e2e
+
+.PHONY: help
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: build ## three teams share 16 GPUs by budget for three minutes, on a real Slurm
+	@bin/demo
+
+.PHONY: test
+test: build ## install what is missing, build, and run all tests
+	@$(GO) test -race -count=1 $$($(GO) list ./... | grep -vxF "$$($(GO) list $(SLOW_PACKAGES))")
+	@$(GO) test -race -count=1 -timeout=20m -p=1 $(SLOW_PACKAGES)
+
+.PHONY: test-fast
+test-fast: ## tests that start no Slurm
+	@$(GO) test -race -count=1 $$($(GO) list ./... | grep -vxF "$$($(GO) list $(SLOW_PACKAGES))")
+
+.PHONY: e2e
+e2e: build ## the end-to-end tests alone, each with its name
+	@$(GO) test -race -count=1 -timeout=20m -v ./e2e
+
+.PHONY: cluster-up
+cluster-up: build ## leave a small cluster running to try things on
+	@bin/cluster up
+
+.PHONY: cluster-down
+cluster-down: ## end it
+	@$(GO) run ./internal/testcluster/cmd/cluster down
+
+.PHONY: provision
+provision: ## install the packages and fetch the Slurm headers this needs
+	@scripts/provision
+
+.PHONY: build
+build: provision commands plugins ## build bin/ and build/plugins/
+
+.PHONY: commands
+commands:
+	@mkdir -p bin
+	@$(GOBUILD) -o bin/ ./cmd/gpubudget ./cmd/gshare ./internal/testcluster/cmd/cluster ./internal/demo/cmd/demo
+
+.PHONY: plugins
+plugins: provision
+	@mkdir -p $(PLUGINS)
+	@$(MAKE) --no-print-directory --silent -C slurmplugin/shim SLURM_SRC=$(BUILD)/slurm/src SLURM_BUILD=$(BUILD)/slurm/obj OUT=$(PLUGINS)
+	@$(GOBUILD) -buildmode=c-shared -o $(PLUGINS)/libgpubudget.so ./slurmplugin/lib
+
+.PHONY: fmt
+fmt: ## format the Go code
+	@gofmt -l -w $$(git ls-files --cached --others --exclude-standard '*.go')
+
+.PHONY: check
+check: ## formatting and go vet, as CI looks at them
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
+	if [ -n "$$unformatted" ]; then printf 'not formatted (make fmt does it):\n%s\n' "$$unformatted"; exit 1; fi
+	@$(GO) vet ./...
+
+.PHONY: lint
+lint: check $(BUILD)/bin/golangci-lint ## all linters of .golangci.yaml
+	@$(BUILD)/bin/golangci-lint run ./...
+
+$(BUILD)/bin/golangci-lint: Makefile
+	@mkdir -p $(@D)
+	@echo "building $(LINT)"
+	@cd / && GOBIN=$(@D) $(GO) install $(LINT)
+	@touch $@
+
+.PHONY: bench
+bench: ## benchmarks of the mathematics and the stores
+	@$(GO) test -run '^$$' -bench . -benchmem ./fairshare ./budgets ./usage ./slurmplugin/...
+
+.PHONY: clean
+clean: ## remove what was built, but not the Slurm source nor a running cluster
+	@rm -rf bin $(PLUGINS) $(BUILD)/bin $(BUILD)/log
