@@ -122,9 +122,9 @@ type Job struct {
 	JobID       uint32
 	ArrayJobID  uint32
 	ArrayTaskID uint32
-	ArrayTasks  uint32
+	ArrayTasks  uint32 // pending tasks this record stands for
 	HetJobID    uint32
-	Restart     uint32
+	Restart     uint32 // of this run
 	UserID      uint32
 	AssocID     uint32
 	State       JobState
@@ -132,11 +132,16 @@ type Job struct {
 
 	User, Account, Partition, QOS, Nodes, GPUType CString
 
-	Submit, Begin, Accrue, Start, End, Resize, Suspend int64
-	Suspended                                          int64
-	TimeLimit                                          uint32
+	Submit, Begin, Accrue int64
+	Start                 int64 // of the run; 0 while it pends and for a job that never ran
+	End                   int64 // expected while it runs; of the last run while it pends again
+	Resize                int64
+	Suspend               int64 // last suspend or resume
+	Suspended             int64 // seconds so far, a suspension that lasts included
+	TimeLimit             uint32
+	DemandTasks           uint32 // of ArrayTasks, those the array's own limit lets run
 
-	GPUs     uint64
+	GPUs     uint64 // of one task
 	CPUs     uint32
 	MinNodes uint32
 

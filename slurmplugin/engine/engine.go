@@ -1,117 +1,389 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-// Package engine is the plugin without Slurm and without C: it is shown every
+// Package engine is the plugin without Slurm and without C. It is shown every
 // job of the cluster, pass after pass, answers with priorities, and keeps the
 // record of what ran.
+//
+// Its parts, each in a file of its own:
+//
+//	tracker    derives runs, demand and capacity from what passes show
+//	standing   ranks accounts and users, and makes priorities
+//	recorder   writes what the tracker derived to the spool, a file
+//	refresher  writes the spool to Postgres, and reads the snapshot from there
+//	snapshot   all that is known from Postgres; saved to a file
+//
+// Slurm's threads meet the first two only, under a lock that is never held
+// across I/O. The recorder and the refresher are goroutines of their own.
 package engine
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
-	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"gpubudget/conf"
-)
-
-// Level is the weight of a log line, enum gpub_log_level of bridge.h.
-type Level int
-
-// The log levels.
-const (
-	LogError Level = iota
-	LogInfo
-	LogVerbose
-	LogDebug
+	"gpubudget/fairshare"
+	"gpubudget/usage"
 )
 
 // Host is the process the engine lives in.
 type Host struct {
 	Cluster      string // ClusterName
 	SlurmVersion string
-	ConfPath     string // gpubudget.conf, "" for its default place
+	ConfPath     string // gpubudget.conf
 	StateDir     string // StateSaveLocation
 	Version      string // of gpubudget
-	Log          func(Level, string)
+	// Log writes a line into the host's log, from any goroutine.
+	Log func(Level, string)
+	// Clock is what time it is; time.Now if nil. Passes bring their own time.
+	Clock func() time.Time
 }
 
-// Weights are slurm.conf's priority settings; Flags are those of bridge.h.
-type Weights struct {
-	Age, Assoc, Fairshare, JobSize, Partition, QOS uint32
-	MaxAge                                         uint32 // seconds
-	Flags                                          uint32
-	FavorSmall                                     bool
-	DampFactor                                     uint32
-	TRES                                           []float64
-}
+// stopTimeout bounds how long Stop takes.
+const stopTimeout = 2 * time.Second
 
-// Engine is a running engine.
+// Engine is a running engine. Its methods are safe for concurrent use, and but
+// for Start and Stop none does I/O.
 type Engine struct {
-	host Host
-	conf conf.Conf
+	host        Host
+	cluster     string // by which the database knows it
+	incarnation string // of this engine
+	conf        atomic.Pointer[conf.Conf]
+	wanted      atomic.Bool
+
+	recorder  *recorder
+	refresher *refresher
+	services  *services
+
+	mu       sync.Mutex // guards all below; never held across I/O
+	owners   *owners
+	tracker  *tracker
+	demand   *demand
+	snapshot *Snapshot // nil before the first
+	window   *window
+	weights  fairshare.Weights
+	size     Cluster
+	seen     fairshare.Seen    // what the jobs of this pass have
+	standing *standing         // of the latest pass that prioritized
+	stands   bool              // it is of this pass
+	spooled  fairshare.Instant // when demand went to the spool
+
+	// Memory that is used again.
+	job            fairshare.Job
+	factors        fairshare.Factors
+	charges, ahead []fairshare.Charge
 }
 
-// Start reads the configuration and starts the engine. It does not wait for
-// Postgres.
+// Start starts an engine. It reads its configuration and what an earlier engine
+// left in files, but does not wait for Postgres.
 func Start(h Host) (*Engine, error) {
 	c, err := conf.Load(h.ConfPath)
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{host: h, conf: c}
-	h.Log(LogInfo, fmt.Sprintf("gpubudget %s: started for cluster %s", h.Version, h.Cluster))
+	if h.Clock == nil {
+		h.Clock = time.Now
+	}
+	e := newEngine(h, c)
+	e.loadFiles()
+	e.services.start("recorder", e.recorder.run)
+	e.services.start("refresher", e.refresher.run)
+	e.logf(LogInfo, "gpubudget %s for cluster %s", h.Version, e.cluster)
 	return e, nil
 }
 
-// Stop ends the engine.
-func (e *Engine) Stop() error { return nil }
+func newEngine(h Host, c conf.Conf) *Engine {
+	e := &Engine{host: h, cluster: h.Cluster, incarnation: newIncarnation(h.Clock())}
+	e.conf.Store(&c)
+	if c.Cluster != "" {
+		e.cluster = c.Cluster
+	}
+	e.demand = newDemand(usage.DefaultBucket)
+	e.owners = newOwners(e.demand)
+	e.tracker = newTracker(e.cluster, e.owners, e.demand)
+	e.window = newWindow(nil)
+	e.recorder = newRecorder(e, spoolDir(h, c))
+	e.refresher = newRefresher(e)
+	e.services = newServices(func(name string, value any, stack []byte) {
+		e.logf(LogError, "%s: panic: %v\n%s", name, value, stack)
+	})
+	return e
+}
 
-// Configure takes new weights.
-func (e *Engine) Configure(Weights) {}
+// newIncarnation names one engine of one process among all there ever were.
+func newIncarnation(now time.Time) string {
+	var random [4]byte
+	rand.Read(random[:]) // never fails
+	return now.UTC().Format("20060102T150405Z-") + hex.EncodeToString(random[:])
+}
+
+func spoolDir(h Host, c conf.Conf) string {
+	if c.SpoolDir != "" {
+		return c.SpoolDir
+	}
+	return h.StateDir
+}
+
+// loadFiles goes on with what an earlier engine has left: the snapshot and the
+// spool. Neither is needed to start.
+func (e *Engine) loadFiles() {
+	now := fairshare.At(e.host.Clock())
+	s, err := loadSnapshot(e.host.StateDir, e.cluster)
+	switch {
+	case err == nil:
+		e.logf(LogInfo, "starting with the snapshot of %s, which is %s old", showTime(s.ReadAt), age(s.ReadAt, now))
+		e.install(s, now, false)
+		e.refresher.saved = s
+	case errors.Is(err, errNoSnapshot):
+		e.logf(LogInfo, "no snapshot yet: until Postgres is read, no account is funded and jobs are ordered by QOS, nice, age and size")
+	default:
+		e.logf(LogError, "%v: until Postgres is read, no account is funded and jobs are ordered by QOS, nice, age and size", err)
+	}
+	e.recorder.saving.Lock()
+	defer e.recorder.saving.Unlock()
+	e.recorder.report(e.recorder.open())
+}
+
+func showTime(i fairshare.Instant) string { return i.Time().Format(time.RFC3339) }
+
+func age(then, now fairshare.Instant) time.Duration {
+	return (time.Duration(now-then) * time.Millisecond).Round(time.Second)
+}
+
+// Stop writes the spool and ends the engine's goroutines. It is back within
+// about two seconds; the error says what could not be done by then.
+func (e *Engine) Stop() error {
+	done := make(chan error, 1)
+	go func() {
+		ended := e.services.stop(stopTimeout)
+		err := e.recorder.close()
+		if !ended {
+			err = errors.Join(err, errors.New("a goroutine did not end in time"))
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(stopTimeout + stopTimeout/4):
+		return errors.New("the spool could not be closed in time")
+	}
+}
+
+// Configure takes slurm.conf's priority settings and has the configuration file
+// read again.
+func (e *Engine) Configure(w fairshare.Weights) {
+	e.mu.Lock()
+	e.weights = w
+	e.mu.Unlock()
+	e.wanted.Store(true)
+	e.refresher.reconfigure()
+}
 
 // CalcInterval is the time between two passes, 0 to use PriorityCalcPeriod.
-func (e *Engine) CalcInterval() time.Duration { return e.conf.CalcInterval }
+func (e *Engine) CalcInterval() time.Duration { return e.conf.Load().CalcInterval }
+
+// Wanted tells whether something has changed since the last pass began that
+// should not wait for the next.
+func (e *Engine) Wanted() bool { return e.wanted.Load() }
 
 // BeginPass begins a pass at nowMS, in Unix milliseconds.
-func (e *Engine) BeginPass(nowMS int64, c Cluster) {}
+func (e *Engine) BeginPass(nowMS int64, c Cluster) {
+	e.wanted.Store(false)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.size, e.seen, e.stands = c, fairshare.Seen{}, false
+	e.tracker.begin(fairshare.Instant(nowMS), c.GPUs)
+}
 
-// Observe shows jobs to the pass.
-func (e *Engine) Observe(jobs []Job) {}
+// Observe shows jobs to the pass: in the course of it, all there are.
+func (e *Engine) Observe(jobs []Job) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	whole := false
+	defer func() { e.tracker.broken = e.tracker.broken || !whole }()
+	for i := range jobs {
+		j := &jobs[i]
+		e.tracker.observe(j)
+		if j.State == Pending {
+			e.fill(&e.job, j, e.tracker.now)
+			e.seen.Add(&e.job)
+		}
+	}
+	whole = true
+}
 
-// Prioritize gives jobs their priorities.
+// errLengths: a caller's arrays don't match.
+var errLengths = errors.New("jobs and factors differ in number")
+
+// Prioritize gives jobs their priorities: those of out and, where they name
+// several partitions, one for each. It follows all Observe calls of the pass.
 func (e *Engine) Prioritize(jobs []Job, out []Factors) error {
 	if len(jobs) != len(out) {
-		return errors.New("jobs and factors differ in number")
+		return errLengths
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.stands {
+		e.stand(e.tracker.now)
+		e.stands = true
 	}
 	for i := range jobs {
-		byArrival(&jobs[i], &out[i])
+		e.prioritize(&jobs[i], e.tracker.now, &out[i])
 	}
 	return nil
 }
 
-// EndPass ends the pass.
-func (e *Engine) EndPass() error { return nil }
-
-// Set gives one job its priority.
-func (e *Engine) Set(job *Job, nowMS int64, out *Factors) error {
-	byArrival(job, out)
+// EndPass ends the pass: jobs it has not shown are gone.
+func (e *Engine) EndPass() error {
+	defer e.recorder.notify()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.tracker.end()
+	if e.tracker.broken {
+		return errors.New("the pass did not see all jobs")
+	}
 	return nil
 }
 
-// Sight shows one job between passes.
-func (e *Engine) Sight(job *Job, nowMS int64) {}
+// Set gives one job its priority, by how everybody stood in the last pass.
+func (e *Engine) Set(j *Job, nowMS int64, out *Factors) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := fairshare.Instant(nowMS)
+	if e.standing == nil {
+		e.stand(now)
+	}
+	e.prioritize(j, now, out)
+	return nil
+}
 
-// Standings fills in what sshare shows.
+// Sight shows one job between passes, as it ends or changes size.
+func (e *Engine) Sight(j *Job, nowMS int64) {
+	defer e.recorder.notify()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.tracker.hint(j, fairshare.Instant(nowMS))
+}
+
+// Standings fills in how associations stood in the last pass.
 func (e *Engine) Standings(assocs []Assoc) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	for i := range assocs {
 		assocs[i].Known = 0
+		if e.standing != nil {
+			e.standing.show(&assocs[i])
+		}
 	}
 }
 
-// byArrival is first come, first served.
-func byArrival(j *Job, out *Factors) {
-	p := uint32(max(1, 4_000_000_000-j.Submit))
-	*out = Factors{Age: float64(p), TRES: out.TRES, Priority: p}
-	for i := range j.parts() {
-		j.parts()[i].Priority = p
+// news is what the spool has to hear. Demand is told of once in a refresh
+// interval, or if asked for, but not in the midst of a pass. With cut the
+// tracker marks what a snapshot will cover.
+func (e *Engine) news(demand, cut bool) []spoolRecord {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t := e.tracker
+	recs := t.take()
+	due := t.now-e.spooled >= fairshare.Instant(e.conf.Load().RefreshInterval.Milliseconds())
+	if !t.passing && (demand || due) {
+		recs = append(recs, e.demand.take(e.incarnation)...)
+		e.spooled = t.now
+	}
+	if cut {
+		t.cut()
+	}
+	return recs
+}
+
+// restore goes on with what an earlier engine left in the spool.
+func (e *Engine) restore(recs []spoolRecord) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var covered uint64
+	if e.snapshot != nil {
+		covered = e.snapshot.Spooled
+	}
+	e.tracker.restore(recs, covered)
+	e.settle()
+}
+
+// install makes s the snapshot in force. With covers it holds what the tracker
+// marked at the last cut.
+func (e *Engine) install(s *Snapshot, now fairshare.Instant, covers bool) {
+	// The work is done before the lock is taken.
+	w, roles := newWindow(s), s.roles()
+	w.in(s.Lookback(now))
+
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.snapshot == nil || e.snapshot.Ledger != s.Ledger || e.snapshot.Policy != s.Policy {
+		e.wanted.Store(true)
+	}
+	e.snapshot, e.window, e.owners.standing = s, w, roles
+	e.demand.resize(s.Policy.Bucket)
+	e.settle()
+	if covers {
+		e.tracker.covers()
+	}
+}
+
+// current is the snapshot in force, nil before the first.
+func (e *Engine) current() *Snapshot {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.snapshot
+}
+
+// queue is the queue as the last pass saw it; ok is false in the midst of one
+// and before the first.
+func (e *Engine) queue() (queue []usage.Queue, at fairshare.Instant, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.tracker.passing || e.tracker.broken || e.tracker.pass == 0 {
+		return nil, 0, false
+	}
+	return e.owners.queue(), e.tracker.now, true
+}
+
+// listed are the ended runs of jobs that Slurm still shows.
+func (e *Engine) listed() map[runKey]bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.tracker.listed()
+}
+
+// adopt goes on with runs that the database has as open.
+func (e *Engine) adopt(runs []usage.Run, lastSeen fairshare.Instant) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, r := range runs {
+		e.tracker.adopt(r, lastSeen)
+	}
+}
+
+// funding tells which accounts are funded; nil if nobody knows yet.
+func (e *Engine) funding() func(account string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return fundedBy(e.owners.standing)
+}
+
+// judge lets runs be judged by roles before there is a snapshot.
+func (e *Engine) judge(roles *fairshare.Ranking) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.owners.standing = roles
+	e.settle()
+}
+
+// settle decides the runs that nobody could judge so far.
+func (e *Engine) settle() {
+	if e.owners.standing != nil {
+		e.tracker.settle(fundedBy(e.owners.standing))
 	}
 }

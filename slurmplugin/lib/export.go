@@ -25,6 +25,7 @@ import (
 	"fmt"
 	"unsafe"
 
+	"gpubudget/fairshare"
 	"gpubudget/slurmplugin/engine"
 )
 
@@ -91,12 +92,11 @@ func gpub_configure(w *C.struct_gpub_weights) C.int {
 		if w == nil {
 			return fmt.Errorf("no weights given")
 		}
-		e.Configure(engine.Weights{
+		e.Configure(fairshare.Weights{
 			Age: uint32(w.age), Assoc: uint32(w.assoc), Fairshare: uint32(w.fairshare),
 			JobSize: uint32(w.job_size), Partition: uint32(w.partition), QOS: uint32(w.qos),
-			MaxAge: uint32(w.max_age), Flags: uint32(w.flags),
-			FavorSmall: w.favor_small != 0, DampFactor: uint32(w.damp_factor),
-			TRES: weightsOf(w),
+			TRES: weightsOf(w), MaxAge: uint32(w.max_age),
+			FavorSmall: w.favor_small != 0, Flags: fairshare.Flags(w.flags),
 		})
 		return nil
 	}))
@@ -199,6 +199,21 @@ func gpub_standings(assocs *C.struct_gpub_assoc, n C.uint32_t) C.int {
 		e.Standings(unsafe.Slice((*engine.Assoc)(unsafe.Pointer(assocs)), int(n)))
 		return nil
 	}))
+}
+
+// gpub_wanted is 1 if something has changed since the last pass began that
+// should not wait for the next, else 0.
+//
+//export gpub_wanted
+func gpub_wanted() C.int {
+	var wanted C.int
+	withEngine("gpub_wanted", func(e *engine.Engine) error {
+		if e.Wanted() {
+			wanted = 1
+		}
+		return nil
+	})
+	return wanted
 }
 
 // goString is a copy of a C string, "" for NULL.

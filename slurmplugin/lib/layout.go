@@ -60,6 +60,7 @@ func layouts() []place {
 		{"gpub_job.suspend", unsafe.Offsetof(cj.suspend), unsafe.Offsetof(gj.Suspend)},
 		{"gpub_job.suspended", unsafe.Offsetof(cj.suspended), unsafe.Offsetof(gj.Suspended)},
 		{"gpub_job.time_limit", unsafe.Offsetof(cj.time_limit), unsafe.Offsetof(gj.TimeLimit)},
+		{"gpub_job.demand_tasks", unsafe.Offsetof(cj.demand_tasks), unsafe.Offsetof(gj.DemandTasks)},
 		{"gpub_job.gpus", unsafe.Offsetof(cj.gpus), unsafe.Offsetof(gj.GPUs)},
 		{"gpub_job.cpus", unsafe.Offsetof(cj.cpus), unsafe.Offsetof(gj.CPUs)},
 		{"gpub_job.min_nodes", unsafe.Offsetof(cj.min_nodes), unsafe.Offsetof(gj.MinNodes)},

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package engine
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gpubudget/fairshare"
+	"gpubudget/usage"
+)
+
+// owner is a user in an account, as jobs name them.
+type owner struct {
+	account, user string
+	demand        *accountDemand
+
+	pass  uint64 // the last one that counted in queue
+	queue usage.Queue
+}
+
+type ownerName struct{ account, user string }
+
+// owners are all owners ever met. Their names are stored once.
+type owners struct {
+	demand  *demand
+	byName  map[ownerName]*owner
+	byAssoc map[uint32]*owner
+
+	standing *fairshare.Ranking // the latest; nil as long as there is no snapshot
+	pass     uint64
+}
+
+func newOwners(d *demand) *owners {
+	return &owners{demand: d, byName: make(map[ownerName]*owner), byAssoc: make(map[uint32]*owner)}
+}
+
+// begin begins to count the queue anew.
+func (o *owners) begin(pass uint64) { o.pass = pass }
+
+// of is the owner of a job.
+func (o *owners) of(j *Job) *owner {
+	if j.AssocID != 0 {
+		if known := o.byAssoc[j.AssocID]; known != nil {
+			return known
+		}
+	}
+	name := o.nameOf(j)
+	found := o.byName[name]
+	if found == nil {
+		found = o.add(name)
+	}
+	if j.AssocID != 0 && !j.Account.IsNil() {
+		o.byAssoc[j.AssocID] = found
+	}
+	return found
+}
+
+// nameOf is who owns the job; the strings may be borrowed. Slurm keeps account
+// names in lower case, but without slurmdbd what the user typed.
+func (o *owners) nameOf(j *Job) ownerName {
+	name := ownerName{strings.ToLower(j.Account.borrow()), j.User.borrow()}
+	if name.user == "" {
+		name.user = strconv.FormatUint(uint64(j.UserID), 10)
+	}
+	if name.account == "" && o.standing != nil {
+		name.account, _ = o.standing.DefaultAccount(name.user)
+	}
+	return name
+}
+
+// named is the owner of these names.
+func (o *owners) named(account, user string) *owner {
+	name := ownerName{account, user}
+	if found := o.byName[name]; found != nil {
+		return found
+	}
+	return o.add(name)
+}
+
+func (o *owners) add(name ownerName) *owner {
+	name = ownerName{strings.Clone(name.account), strings.Clone(name.user)}
+	found := &owner{account: name.account, user: name.user, demand: o.demand.account(name.account)}
+	o.byName[name] = found
+	return found
+}
+
+// funded tells whether a run of the owner that starts now is charged to a
+// budget; decided is false if there is no snapshot to tell by.
+func (o *owners) funded(of *owner) (allocated, decided bool) {
+	if o.standing == nil {
+		return false, false
+	}
+	return fundedBy(o.standing)(of.account), true
+}
+
+// fundedBy tells by a ranking whether anything flows to an account.
+func fundedBy(r *fairshare.Ranking) func(account string) bool {
+	if r == nil {
+		return nil
+	}
+	return func(account string) bool {
+		standing, ok := r.Account(account)
+		return ok && standing.Funded
+	}
+}
+
+// count is the owner's queue of this pass.
+func (o *owners) count(of *owner) *usage.Queue {
+	if of.pass != o.pass {
+		of.pass, of.queue = o.pass, usage.Queue{Account: of.account, User: of.user}
+	}
+	return &of.queue
+}
+
+func (o *owners) pend(of *owner, j *Job) {
+	q, tasks := o.count(of), int64(max(j.ArrayTasks, 1))
+	q.PendingJobs += tasks
+	q.PendingGPUs += tasks * int64(j.GPUs)
+}
+
+func (o *owners) run(of *owner, gpus int64) {
+	q := o.count(of)
+	q.RunningJobs++
+	q.RunningGPUs += gpus
+}
+
+// queue is what was counted in this pass, by account and user.
+func (o *owners) queue() []usage.Queue {
+	var all []usage.Queue
+	for _, of := range o.byName {
+		if of.pass == o.pass {
+			all = append(all, of.queue)
+		}
+	}
+	slices.SortFunc(all, func(x, y usage.Queue) int {
+		return cmp.Or(cmp.Compare(x.Account, y.Account), cmp.Compare(x.User, y.User))
+	})
+	return all
+}

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package engine
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gpubudget/conf"
+	"gpubudget/fairshare"
+	"gpubudget/usage"
+)
+
+const (
+	// cycleTimeout bounds one exchange with the database, so that a server that
+	// hangs is noticed.
+	cycleTimeout = time.Minute
+	firstRetry   = 250 * time.Millisecond
+	longestRetry = 15 * time.Second
+	// leastGap keeps a busy ledger from having it read without a pause.
+	leastGap = 100 * time.Millisecond
+)
+
+// saveInterval is the time between two saved snapshots if the ledger has not
+// changed: what ends in between is in the spool.
+const saveInterval = 10 * time.Second
+
+// refresher keeps the engine and the database of one mind: again and again it
+// writes what the spool has, and then reads the snapshot. Written before read,
+// so that a snapshot holds all that had ended when it was begun; what ends
+// meanwhile the tracker holds until the next.
+type refresher struct {
+	engine  *Engine
+	db      *database // nil while there is no connection
+	adopted bool      // open runs of the database were taken over
+
+	away    trouble
+	since   time.Time // when the database was lost
+	failed  trouble   // of writing files
+	savedAt time.Time
+	saved   *Snapshot // as it is on disk
+
+	reloading atomic.Bool
+	mu        sync.Mutex
+	interrupt context.CancelFunc // ends the present pause
+}
+
+func newRefresher(e *Engine) *refresher { return &refresher{engine: e} }
+
+// run exchanges with the database until ctx ends.
+func (r *refresher) run(ctx context.Context) {
+	defer r.disconnect()
+	for retry := firstRetry; ctx.Err() == nil; {
+		r.reload()
+		err := r.cycle(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case err == nil:
+			r.back()
+			retry = firstRetry
+			r.pause(ctx, r.interval())
+		default:
+			r.disconnect()
+			r.lost(err)
+			r.report(r.tidy())
+			r.pause(ctx, retry)
+			retry = min(2*retry, longestRetry, max(r.interval(), time.Second))
+		}
+	}
+	r.report(r.save(true))
+}
+
+// interval is the time between two refreshes: the shorter of what the policy
+// and the configuration file say.
+func (r *refresher) interval() time.Duration {
+	d := r.engine.conf.Load().RefreshInterval
+	if s := r.engine.current(); s != nil && s.Policy.Refresh > 0 {
+		d = min(d, s.Policy.Refresh)
+	}
+	return d
+}
+
+// cycle writes and reads once.
+func (r *refresher) cycle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, cycleTimeout)
+	defer cancel()
+	if err := r.connect(ctx); err != nil {
+		return err
+	}
+	mine, err := r.db.lock(ctx)
+	if err != nil {
+		return err
+	}
+	if !mine {
+		// Only in the moment in which one slurmctld hands over to another.
+		r.engine.logf(LogVerbose, "another slurmctld of cluster %s still writes: this one only reads for now", r.engine.cluster)
+		return r.read(ctx, nil)
+	}
+	to, err := r.write(ctx)
+	if err != nil {
+		return err
+	}
+	return r.read(ctx, &to)
+}
+
+func (r *refresher) connect(ctx context.Context) error {
+	if r.db != nil {
+		return nil
+	}
+	db, err := connect(ctx, *r.engine.conf.Load(), r.engine.cluster)
+	if err != nil {
+		return err
+	}
+	r.db = db
+	return nil
+}
+
+func (r *refresher) disconnect() {
+	if r.db != nil {
+		r.db.close()
+		r.db = nil
+	}
+}
+
+// write gives the database all there is to be written, and returns up to where.
+func (r *refresher) write(ctx context.Context) (to mark, err error) {
+	e := r.engine
+	if err := r.adopt(ctx); err != nil {
+		return mark{}, err
+	}
+	funded, err := r.funding(ctx)
+	if err != nil {
+		return mark{}, err
+	}
+	to = e.recorder.cut()
+	err = e.recorder.spool.drain(to, writeBatch, func(recs []spoolRecord) error {
+		return r.db.write(ctx, recs, funded, func(rec spoolRecord, why error) {
+			r.report(reject(e.recorder.spool.path+".rejected", rec, why))
+		})
+	})
+	if err != nil {
+		return mark{}, err
+	}
+	if queue, at, ok := e.queue(); ok {
+		if err := r.db.usage.WriteQueue(ctx, e.cluster, at.Time(), queue); err != nil {
+			return mark{}, err
+		}
+	}
+	return to, r.db.usage.Heartbeat(ctx, usage.Recorder{
+		Cluster: e.cluster, Incarnation: e.incarnation, Host: hostname(), Version: e.host.Version, SeenAt: e.host.Clock(),
+	})
+}
+
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "unknown"
+	}
+	return name
+}
+
+// adopt takes over, once, the runs the database has as open: if the spool was
+// lost nobody else knows of those that have ended since.
+func (r *refresher) adopt(ctx context.Context) error {
+	if r.adopted {
+		return nil
+	}
+	runs, err := r.db.usage.OpenRuns(ctx, r.engine.cluster)
+	if err != nil {
+		return err
+	}
+	last, _, err := r.db.usage.LastSeen(ctx, r.engine.cluster)
+	if err != nil {
+		return err
+	}
+	r.engine.adopt(runs, fairshare.At(last.SeenAt))
+	r.adopted = true
+	return nil
+}
+
+// funding tells which accounts are funded. Before the first snapshot, runs wait
+// for it.
+func (r *refresher) funding(ctx context.Context) (func(account string) bool, error) {
+	if known := r.engine.funding(); known != nil {
+		return known, nil
+	}
+	s, err := r.db.read(ctx, fairshare.At(r.engine.host.Clock()))
+	if err != nil {
+		return nil, err
+	}
+	r.engine.judge(s.roles())
+	return r.engine.funding(), nil
+}
+
+// read makes a new snapshot, which holds what the database was given up to a
+// mark. Without one, the tracker goes on to hold what it has.
+func (r *refresher) read(ctx context.Context, to *mark) error {
+	now := fairshare.At(r.engine.host.Clock())
+	s, err := r.db.read(ctx, now)
+	if err != nil {
+		return err
+	}
+	if old := r.engine.current(); to != nil {
+		s.Spooled = to.seq
+	} else if old != nil {
+		s.Spooled = old.Spooled
+	}
+	r.engine.install(s, now, to != nil)
+	r.report(r.save(false))
+	r.report(r.tidy())
+	return nil
+}
+
+// save writes the snapshot to disk if that is due.
+func (r *refresher) save(always bool) error {
+	s, now := r.engine.current(), r.engine.host.Clock()
+	if s == nil || s == r.saved {
+		return nil
+	}
+	changed := r.saved == nil || s.Ledger != r.saved.Ledger || s.Policy != r.saved.Policy
+	if !changed && !always && now.Sub(r.savedAt).Abs() < saveInterval {
+		return nil
+	}
+	if err := saveSnapshot(r.engine.host.StateDir, s); err != nil {
+		return err
+	}
+	r.saved, r.savedAt = s, now
+	return nil
+}
+
+// tidy drops from the spool what is no longer needed.
+func (r *refresher) tidy() error {
+	sp := r.engine.recorder.spool
+	if !sp.oversized() {
+		return nil
+	}
+	var safe uint64
+	if r.saved != nil {
+		safe = r.saved.Spooled
+	}
+	listed := r.engine.listed()
+	return sp.compact(safe, func(key runKey) bool { return listed[key] })
+}
+
+// report logs trouble with files, once.
+func (r *refresher) report(err error) {
+	if err != nil && r.failed.met(err.Error()) {
+		r.engine.logf(LogError, "%v", err)
+	}
+}
+
+// lost logs, once, that the database is away and how things go on.
+func (r *refresher) lost(err error) {
+	e := r.engine
+	if r.since.IsZero() {
+		r.since = e.host.Clock()
+	}
+	if !r.away.met(kindOf(err)) {
+		e.logf(LogDebug, "Postgres: %v", err)
+		return
+	}
+	with := "without any snapshot: no account is funded"
+	if s := e.current(); s != nil {
+		with = fmt.Sprintf("with the snapshot of %s, %s old", showTime(s.ReadAt), age(s.ReadAt, fairshare.At(e.host.Clock())))
+	}
+	e.logf(LogError, "Postgres: %v: scheduling goes on %s; what is to be written waits in %s", err, with, e.recorder.spool.path)
+}
+
+// back logs that the database is back.
+func (r *refresher) back() {
+	if r.away.over() {
+		r.engine.logf(LogInfo, "Postgres is back after %s: all that waited is written, the snapshot is new",
+			r.engine.host.Clock().Sub(r.since).Round(time.Second))
+	}
+	r.since = time.Time{}
+}
+
+// reconfigure has the configuration file read again, soon.
+func (r *refresher) reconfigure() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reloading.Store(true)
+	if r.interrupt != nil {
+		r.interrupt()
+	}
+}
+
+// reload reads the configuration file if that was asked for. One that can't be
+// read changes nothing.
+func (r *refresher) reload() {
+	if !r.reloading.Swap(false) {
+		return
+	}
+	e, old := r.engine, r.engine.conf.Load()
+	c, err := conf.Load(e.host.ConfPath)
+	if err != nil {
+		e.logf(LogError, "%v: the settings stay as they were", err)
+		return
+	}
+	if c.Cluster != old.Cluster || c.SpoolDir != old.SpoolDir {
+		e.logf(LogInfo, "Cluster and SpoolDir of %s take effect when slurmctld is started again", c.Path)
+	}
+	if c.DSN != old.DSN {
+		r.disconnect()
+	}
+	e.conf.Store(&c)
+}
+
+// pause waits for d, or until the ledger or the configuration changes.
+func (r *refresher) pause(ctx context.Context, d time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	r.mu.Lock()
+	r.interrupt = cancel
+	r.mu.Unlock()
+	if r.reloading.Load() {
+		return
+	}
+	sleep(ctx, min(d, leastGap))
+	if r.db == nil {
+		<-ctx.Done()
+		return
+	}
+	r.db.waitForLedger(ctx)
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package engine
+
+import (
+	"time"
+
+	"gpubudget/fairshare"
+	"gpubudget/usage"
+)
+
+// run is one stretch of a job on its GPUs, as the tracker follows it. What is
+// in usage.Run is what the database will say.
+type run struct {
+	usage.Run
+
+	// origin is the start by Slurm's record, by which the run is recognised.
+	// StartedAt is later where a run goes on that was given up for lost.
+	origin int64
+	// before is how many seconds the job was suspended in earlier runs that
+	// Slurm counts in, as those before a resize.
+	before int64
+
+	configuring bool              // when last seen, its nodes were being made ready
+	decided     bool              // Allocated is known
+	dirty       bool              // the spool doesn't have its latest state
+	counted     fairshare.Instant // its demand is counted up to here
+}
+
+// seconds is Slurm's time s as a time.
+func seconds(s int64) time.Time { return time.Unix(s, 0).UTC() }
+
+// runOf is the start of the run that the job's record shows, 0 if none. A
+// resize starts a new one.
+func runOf(j *Job) int64 {
+	if j.Start <= 0 || j.State == Pending && !j.Has(Requeued) {
+		return 0
+	}
+	return max(j.Start, j.Resize)
+}
+
+// hasEnded tells whether the run that the record shows is over.
+func hasEnded(j *Job, now int64) bool {
+	return j.State >= Complete || j.Has(Requeued) || j.Has(Completing) && j.End > 0 && j.End <= now
+}
+
+// newRun is the run that j shows, as it was when it started at start.
+func newRun(cluster string, j *Job, o *owner, start int64) *run {
+	return &run{
+		Run: usage.Run{
+			Cluster: cluster, JobID: j.JobID, Restart: j.Restart,
+			ArrayJobID: j.ArrayJobID, ArrayTaskID: j.ArrayTaskID, HetJobID: j.HetJobID,
+			Account: o.account, User: o.user,
+			Partition: j.Partition.String(), QOS: j.QOS.String(), Nodes: j.Nodes.String(),
+			GPUs: int64(j.GPUs), GPUType: j.GPUType.String(),
+			StartedAt: seconds(start),
+		},
+		origin: start,
+		dirty:  true,
+	}
+}
+
+// see takes over what j shows of the run while it lasts.
+func (r *run) see(j *Job, now fairshare.Instant) {
+	r.SeenAt = now.Time()
+	r.configuring = j.Has(Configuring)
+	suspended := j.Suspended
+	var since *time.Time
+	if j.State == Suspended && j.Suspend > 0 {
+		suspended -= max(0, unix(now)-j.Suspend)
+		t := seconds(max(j.Suspend, r.StartedAt.Unix()))
+		since = &t
+	}
+	r.suspend(suspended-r.before, since)
+}
+
+// suspend notes how long the run was suspended for until now, and since when it
+// is. Slurm forgets the former when it requeues a job: it never falls.
+func (r *run) suspend(total int64, since *time.Time) {
+	if d := time.Duration(total) * time.Second; d > r.Suspended {
+		r.Suspended, r.dirty = d, true
+	}
+	if (since == nil) != (r.SuspendedSince == nil) || since != nil && !since.Equal(*r.SuspendedSince) {
+		r.SuspendedSince, r.dirty = since, true
+	}
+}
+
+// end ends the run, no earlier than it started.
+func (r *run) end(at int64, state string, now fairshare.Instant) {
+	t := seconds(max(at, r.StartedAt.Unix()))
+	if r.SuspendedSince != nil && r.SuspendedSince.After(t) {
+		r.SuspendedSince = nil
+	}
+	r.EndedAt, r.EndState, r.SeenAt, r.dirty = &t, state, now.Time(), true
+}
+
+// unix is i in Slurm's whole seconds.
+func unix(i fairshare.Instant) int64 { return int64(i) / 1000 }

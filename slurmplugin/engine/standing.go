@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package engine
+
+import (
+	"math"
+	"strings"
+
+	"gpubudget/budgets"
+	"gpubudget/fairshare"
+	"gpubudget/usage"
+)
+
+// standing is how everybody stands as of one pass, and what priorities are made
+// from until the next.
+type standing struct {
+	at      fairshare.Instant
+	ranking *fairshare.Ranking
+	score   scorer
+	tres    int // how many TRES have weights
+}
+
+// scorer is fairshare.Strict or fairshare.Additive.
+type scorer interface {
+	Priority(*fairshare.Job, *fairshare.Factors)
+}
+
+// rank ranks everybody at an instant: by the snapshot, by what ended since it
+// was read, and by what runs. Without a snapshot nobody stands anywhere, and
+// jobs are alike but for age, size and what else they bring along.
+func (e *Engine) rank(now fairshare.Instant) *fairshare.Ranking {
+	s := e.snapshot
+	if s == nil {
+		return fairshare.Rank(fairshare.Input{Budget: &fairshare.Budget{}, Window: fairshare.Period{From: now, Until: now}})
+	}
+	w := s.Lookback(now)
+	budget := fairshare.Budget{
+		Accounts: s.Budget.Accounts,
+		Capacity: capacity(s.Budget.Capacity, e.tracker.capacity),
+	}
+	charges, ahead := e.charges[:0], e.ahead[:0]
+	charges = append(charges, e.window.in(w)...)
+	for i := range e.tracker.tail {
+		if e.tracker.tail[i].run == nil {
+			charges = append(charges, e.tracker.tail[i].Charge)
+		}
+	}
+	at := now.Time()
+	e.tracker.openRuns(func(r *run) {
+		if !r.Allocated {
+			return
+		}
+		c := r.Charge(at)
+		charges = append(charges, c)
+		c.Amount = usage.ChargeAhead(r.GPUs, s.Policy.Lookback)
+		ahead = append(ahead, c)
+	})
+	e.charges, e.ahead = charges, ahead
+	return fairshare.Rank(fairshare.Input{Budget: &budget, Window: w, Charges: charges, Ahead: ahead})
+}
+
+// capacity puts what the database knew and what was seen since together. The
+// last value holds on.
+func capacity(stored []fairshare.Step[fairshare.MilliGPUs], seen []capacityStep) []fairshare.Step[fairshare.MilliGPUs] {
+	steps := make([]fairshare.Step[fairshare.MilliGPUs], 0, len(stored)+len(seen))
+	for _, step := range stored {
+		if len(seen) > 0 && step.From >= seen[0].at {
+			break
+		}
+		steps = append(steps, step)
+	}
+	for _, change := range seen {
+		if n := len(steps); n > 0 {
+			steps[n-1].Until = change.at
+		}
+		steps = append(steps, fairshare.Step[fairshare.MilliGPUs]{
+			Period: fairshare.Period{From: change.at, Until: fairshare.Never}, Value: change.gpus,
+		})
+	}
+	if n := len(steps); n > 0 {
+		steps[n-1].Until = fairshare.Never
+	}
+	return steps
+}
+
+// stand ranks everybody and prepares the priorities of a pass.
+func (e *Engine) stand(now fairshare.Instant) {
+	ranking := e.rank(now)
+	weights := e.weights
+	size := fairshare.ClusterSize{Nodes: e.size.Nodes, CPUs: e.size.CPUs}
+	st := &standing{at: now, ranking: ranking, tres: len(weights.TRES)}
+	if e.snapshot != nil && e.snapshot.Policy.Mode == budgets.Additive {
+		st.score = fairshare.NewAdditive(ranking, weights, size)
+	} else {
+		st.score = fairshare.NewStrict(ranking, weights, size, &e.seen)
+	}
+	e.standing = st
+	if e.snapshot != nil {
+		e.owners.standing = ranking
+	}
+}
+
+// fill is the job as fairshare takes it. It borrows the job's arrays.
+func (e *Engine) fill(to *fairshare.Job, j *Job, now fairshare.Instant) {
+	o := e.owners.of(j)
+	*to = fairshare.Job{
+		Account: o.account, User: o.user,
+		QOSPriority: j.QOSPriority, Nice: j.Nice, Site: j.Site,
+		CPUs: j.CPUs, MinNodes: j.MinNodes, TimeLimit: j.TimeLimit,
+		AssocFactor: j.AssocFactor, PartitionFactor: j.PartFactor, QOSFactor: j.QOSFactor,
+		TRES: floats(j.TRES, len(e.weights.TRES)), Parts: to.Parts[:0],
+	}
+	if j.Accrue > 0 {
+		to.Age = max(0, unix(now)-j.Accrue)
+	}
+	for i := range j.parts() {
+		part := &j.parts()[i]
+		to.Parts = append(to.Parts, fairshare.JobPart{Factor: part.Factor, TRES: floats(part.TRES, len(e.weights.TRES))})
+	}
+}
+
+// prioritize gives one job its priority.
+func (e *Engine) prioritize(j *Job, now fairshare.Instant, out *Factors) {
+	st := e.standing
+	e.fill(&e.job, j, now)
+	st.score.Priority(&e.job, &e.factors)
+	f := &e.factors
+	out.Age, out.Assoc, out.Fairshare = f.Age, f.Assoc, f.Fairshare
+	out.JobSize, out.Partition, out.QOS = f.JobSize, f.Partition, f.QOS
+	out.Site, out.Nice, out.Priority = f.Site, f.Nice, f.Priority
+	copy(floats(out.TRES, st.tres), f.TRES)
+	for i := range j.parts() {
+		j.parts()[i].Priority = e.job.Parts[i].Priority
+	}
+}
+
+// show fills in how one association stands.
+func (st *standing) show(a *Assoc) {
+	a.Known = 0
+	root := st.ranking.Accounts[0]
+	account := strings.ToLower(a.Account.borrow())
+	if a.User.IsNil() {
+		s, ok := st.ranking.Account(account)
+		if !ok {
+			return
+		}
+		a.Known, a.Factor = 1, 0
+		a.LevelFS, a.SharesNorm = boundedLevel(s.LevelFS), s.ShareOfCluster
+		a.UsageSeconds, a.UsageNorm = gpuSeconds(s.Used), part(s.Used, root.Used)
+		return
+	}
+	s, ok := st.ranking.User(account, a.User.borrow())
+	if !ok {
+		return
+	}
+	a.Known, a.Factor = 1, s.Factor
+	a.LevelFS, a.SharesNorm = boundedLevel(s.LevelFS), s.ShareOfCluster
+	a.UsageSeconds, a.UsageNorm = gpuSeconds(s.Used), part(s.Used, root.Used)
+}
+
+// boundedLevel is a level fair share as it may leave the bridge.
+func boundedLevel(x float64) float64 { return min(x, math.MaxFloat64) }
+
+func gpuSeconds(g fairshare.GPUMillis) float64 { return float64(g) / 1000 }
+
+// part is used as a part of all, 0 if there is none.
+func part(used, all fairshare.GPUMillis) float64 {
+	if all <= 0 {
+		return 0
+	}
+	return float64(used) / float64(all)
+}

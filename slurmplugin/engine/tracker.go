@@ -1,0 +1,559 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package engine
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"gpubudget/fairshare"
+	"gpubudget/usage"
+)
+
+// missedPasses is how many complete passes in a row must miss a job before it
+// counts as gone: slurmctld's list may be incomplete while it starts.
+const missedPasses = 3
+
+// tracker derives runs and demand from what is seen of jobs, pass after pass.
+// It knows nothing else, so that whatever was missed (or lost in a crash)
+// is derived anew from Slurm's own list, under the same keys.
+//
+// It is not safe for concurrent use.
+type tracker struct {
+	cluster string
+	owners  *owners
+	demand  *demand
+
+	jobs  map[uint32]*job
+	order []*job // as the last pass met them
+	next  []*job // as this pass meets them
+	at    int    // where in order this pass is
+
+	now, previous fairshare.Instant // of this pass, and of the one before; 0 if none
+	pass          uint64
+	seen          int  // jobs seen in this pass
+	passing       bool // between begin and end
+	broken        bool // this pass did not see all jobs
+
+	changed   []*run // runs that are dirty
+	undecided []*run // runs of which nobody knows yet whether they are allocated
+	tail      []tailCharge
+
+	capacity        []capacityStep // since the last snapshot, and the one before
+	coveredCapacity int            // how many of them the next snapshot holds
+	unsaved         []capacityStep // not in the spool yet
+}
+
+// job is a job of Slurm's list.
+type job struct {
+	id        uint32
+	assoc     uint32
+	pass      uint64 // the last that saw it
+	missed    int    // passes since
+	place     int    // in tracker.order
+	demanding bool   // when last seen in a pass
+	lastSeen  fairshare.Instant
+	owner     *owner
+	run       *run // the latest; nil if it never ran
+}
+
+// tailCharge is the charge of a run that ended after the snapshot was read.
+type tailCharge struct {
+	fairshare.Charge
+	run     *run // until it is decided whether it counts
+	covered bool // the next snapshot holds it
+}
+
+type capacityStep struct {
+	at   fairshare.Instant
+	gpus fairshare.MilliGPUs
+}
+
+func newTracker(cluster string, o *owners, d *demand) *tracker {
+	return &tracker{cluster: cluster, owners: o, demand: d, jobs: make(map[uint32]*job)}
+}
+
+// begin begins a pass.
+func (t *tracker) begin(now fairshare.Instant, gpus uint64) {
+	if t.now != 0 {
+		t.previous = t.now
+	}
+	t.now = now
+	t.pass++
+	t.seen, t.at, t.passing, t.broken = 0, 0, true, false
+	t.next = t.next[:0]
+	t.demand.advance(t.previous, now)
+	t.owners.begin(t.pass)
+	t.measure(now, fairshare.MilliGPUs(gpus)*fairshare.GPU)
+}
+
+// measure notes how many GPUs there are now.
+func (t *tracker) measure(now fairshare.Instant, gpus fairshare.MilliGPUs) {
+	step := capacityStep{now, gpus}
+	if n := len(t.capacity); n > 0 {
+		last := t.capacity[n-1]
+		if last.gpus == gpus {
+			return
+		}
+		step.at = max(step.at, last.at+1) // should the clock have been set back
+	}
+	t.capacity = append(t.capacity, step)
+	t.unsaved = append(t.unsaved, step)
+}
+
+// observe is one job's turn in a pass.
+func (t *tracker) observe(j *Job) {
+	rec := t.record(j.JobID)
+	if rec.pass != t.pass {
+		rec.pass, rec.missed, rec.place = t.pass, 0, len(t.next)
+		t.next = append(t.next, rec)
+		t.seen++
+	}
+	known := rec.lastSeen != 0
+	t.sight(rec, j, t.now)
+	t.count(rec, j, known)
+}
+
+// record is the record of a job. Slurm's list hardly changes from pass to pass:
+// mostly the job is the next one.
+func (t *tracker) record(id uint32) *job {
+	if t.at < len(t.order) && t.order[t.at].id == id {
+		t.at++
+		return t.order[t.at-1]
+	}
+	rec := t.jobs[id]
+	if rec == nil {
+		rec = &job{id: id, place: -1}
+		t.jobs[id] = rec
+		return rec
+	}
+	if rec.place >= 0 && rec.place < len(t.order) && t.order[rec.place] == rec {
+		t.at = rec.place + 1
+	}
+	return rec
+}
+
+// hint is a look at one job between passes.
+func (t *tracker) hint(j *Job, now fairshare.Instant) {
+	rec := t.jobs[j.JobID]
+	if rec == nil {
+		rec = &job{id: j.JobID, place: -1, pass: t.pass}
+		t.jobs[j.JobID] = rec
+	}
+	t.sight(rec, j, now)
+}
+
+// sight follows the job's runs.
+func (t *tracker) sight(rec *job, j *Job, now fairshare.Instant) {
+	t.own(rec, j)
+	start := runOf(j)
+	switch {
+	case start == 0:
+		t.endedUnseen(rec, j, now)
+	case j.Has(Resizing):
+		t.resizing(rec, j, now)
+	default:
+		t.running(rec, j, start, now)
+	}
+	rec.lastSeen = now
+}
+
+// own finds out whose job it is. An association never changes hands, so names
+// are compared only where there is none.
+func (t *tracker) own(rec *job, j *Job) {
+	if rec.owner != nil && j.AssocID != 0 && rec.assoc == j.AssocID {
+		return
+	}
+	rec.owner, rec.assoc = t.owners.of(j), j.AssocID
+}
+
+// running is a record that shows a run, be it over or not.
+func (t *tracker) running(rec *job, j *Job, start int64, now fairshare.Instant) {
+	ended := hasEnded(j, unix(now))
+	r := rec.run
+	if r != nil && r.origin == start {
+		if r.Open() {
+			t.continued(r, j, ended, now)
+			return
+		}
+		if r.EndState == lost && (!ended || j.End > r.EndedAt.Unix()) {
+			t.found(rec, j, ended, now)
+		}
+		return
+	}
+	before := int64(0)
+	if r != nil && r.Open() {
+		before = t.superseded(rec, j, start, now)
+	}
+	if j.GPUs == 0 {
+		return
+	}
+	r = t.open(rec, j, start, now)
+	r.before = before
+	t.continued(r, j, ended, now)
+}
+
+// found goes on with a run that was given up for lost too early. In the
+// database an ended run stays so: the rest is a run of its own.
+func (t *tracker) found(rec *job, j *Job, ended bool, now fairshare.Instant) {
+	given := rec.run
+	start := max(given.EndedAt.Unix(), given.StartedAt.Unix()+1)
+	r := t.open(rec, j, start, now)
+	r.origin = given.origin
+	r.before = given.before + int64(given.Suspended.Seconds())
+	t.continued(r, j, ended, now)
+}
+
+// continued is another look at an open run.
+func (t *tracker) continued(r *run, j *Job, ended bool, now fairshare.Instant) {
+	if !ended {
+		wasDirty := r.dirty
+		r.see(j, now)
+		t.touched(r, wasDirty)
+		return
+	}
+	at := j.End
+	if at == 0 {
+		at = unix(now)
+	}
+	if j.Suspend != 0 || r.SuspendedSince == nil { // else Slurm has forgotten
+		r.suspend(j.Suspended-r.before, nil)
+	}
+	t.finish(r, at, endState(j), now)
+}
+
+// endState is Slurm's word for how the run that j shows has ended.
+func endState(j *Job) string {
+	if j.State == Pending {
+		return "REQUEUED"
+	}
+	return j.State.String()
+}
+
+// lost is the end state of a run whose job vanished.
+const lost = "LOST"
+
+// endedUnseen is a record that shows no run: one that was open has ended since.
+func (t *tracker) endedUnseen(rec *job, j *Job, now fairshare.Instant) {
+	r := rec.run
+	if r == nil || !r.Open() {
+		return
+	}
+	at := j.End
+	if at < r.StartedAt.Unix() || at > unix(now) {
+		at = betweenSightings(rec, j.Submit, unix(now))
+	}
+	t.finish(r, at, endState(j), now)
+}
+
+// betweenSightings is the best guess at when a run ended that nobody saw end:
+// guess if it lies since the last sighting, else that.
+func betweenSightings(rec *job, guess, now int64) int64 {
+	last := unix(rec.lastSeen)
+	if guess > last && guess <= now {
+		return guess
+	}
+	return min(last, now)
+}
+
+// resizing is a record in the middle of a change of size: Resize is set
+// already, the GPUs are still those of before.
+func (t *tracker) resizing(rec *job, j *Job, now fairshare.Instant) {
+	if r := rec.run; (r == nil || !r.Open() && r.origin < j.Start) && j.GPUs > 0 {
+		t.open(rec, j, j.Start, now)
+	}
+	if r := rec.run; r != nil && r.Open() && j.Resize > r.origin {
+		r.see(j, now)
+		t.finish(r, j.Resize, "RESIZING", now)
+	}
+}
+
+// superseded ends the open run of a job whose record shows a later one. It
+// returns the seconds suspended that the record goes on to count.
+func (t *tracker) superseded(rec *job, j *Job, start int64, now fairshare.Instant) int64 {
+	r := rec.run
+	switch {
+	case start == j.Resize:
+		suspended := r.before + int64(r.Suspended.Seconds())
+		t.finish(r, start, "RESIZING", now)
+		return suspended
+	case r.configuring && j.Restart == r.Restart:
+		// Slurm sets the start anew when the nodes are ready, and does not
+		// count the time they took.
+		t.finish(r, r.StartedAt.Unix(), "CONFIGURING", now)
+	case j.Restart == r.Restart:
+		t.finish(r, betweenSightings(rec, 0, start), lost, now)
+	default:
+		t.finish(r, betweenSightings(rec, j.Submit, start), "REQUEUED", now)
+	}
+	return 0
+}
+
+// open starts a run.
+func (t *tracker) open(rec *job, j *Job, start int64, now fairshare.Instant) *run {
+	r := newRun(t.cluster, j, rec.owner, start)
+	r.SeenAt = now.Time()
+	r.counted = fairshare.At(r.StartedAt)
+	r.Allocated, r.decided = t.owners.funded(rec.owner)
+	if !r.decided {
+		t.undecided = append(t.undecided, r)
+	}
+	rec.run = r
+	t.changed = append(t.changed, r)
+	return r
+}
+
+// finish ends a run.
+func (t *tracker) finish(r *run, at int64, state string, now fairshare.Instant) {
+	wasDirty := r.dirty
+	r.end(at, state, now)
+	t.touched(r, wasDirty)
+	t.charge(r)
+}
+
+// charge adds an ended run to what the snapshot does not know yet.
+func (t *tracker) charge(r *run) {
+	if r.decided && !r.Allocated {
+		return
+	}
+	c := tailCharge{Charge: r.Charge(*r.EndedAt)}
+	if !r.decided {
+		c.run = r
+	}
+	if c.Amount != 0 {
+		t.tail = append(t.tail, c)
+	}
+}
+
+// touched puts a run on the list of those the spool must hear of.
+func (t *tracker) touched(r *run, wasDirty bool) {
+	if r.dirty && !wasDirty {
+		t.changed = append(t.changed, r)
+	}
+}
+
+// end ends a pass.
+func (t *tracker) end() {
+	t.passing = false
+	if t.broken {
+		return
+	}
+	t.demand.passed(t.now)
+	t.order, t.next = t.next, t.order
+	if t.seen < len(t.jobs) {
+		t.sweep()
+	}
+}
+
+// sweep forgets the jobs that are no longer in Slurm's list. If one still ran
+// when it was last seen, that is the end we know of.
+func (t *tracker) sweep() {
+	var gone []*job
+	for _, rec := range t.jobs {
+		if rec.pass == t.pass {
+			continue
+		}
+		if rec.missed++; rec.missed >= missedPasses || rec.run == nil {
+			gone = append(gone, rec)
+		}
+	}
+	slices.SortFunc(gone, func(x, y *job) int { return cmp.Compare(x.id, y.id) })
+	for _, rec := range gone {
+		if r := rec.run; r != nil && r.Open() {
+			t.finish(r, unix(rec.lastSeen), lost, t.now)
+		}
+		delete(t.jobs, rec.id)
+	}
+}
+
+// count adds the job to the demand and the queue of its owner.
+func (t *tracker) count(rec *job, j *Job, known bool) {
+	pending := j.State == Pending && !j.Has(Requeued)
+	if pending {
+		t.owners.pend(rec.owner, j)
+	} else if rec.run != nil && rec.run.Open() {
+		t.owners.run(rec.owner, rec.run.GPUs)
+	}
+	t.countPending(rec, j, known)
+	t.countRunning(rec, j)
+	rec.demanding = pending && j.Has(Demands)
+}
+
+// countPending counts the time since the last pass for which the job waited.
+func (t *tracker) countPending(rec *job, j *Job, known bool) {
+	from := t.previous
+	demands := j.State == Pending && j.Has(Demands)
+	switch {
+	case t.previous == 0 || j.GPUs == 0:
+		return
+	case rec.demanding:
+		// It waited then: from the last pass on.
+	case known:
+		return // held back then, and who knows since when no longer
+	default:
+		from = max(from, fairshare.Instant(max(j.Begin, j.Submit))*1000)
+	}
+	until := t.now
+	tasks := j.DemandTasks
+	if !demands {
+		if rec.run == nil || runOf(j) == 0 {
+			return
+		}
+		until = fairshare.At(rec.run.StartedAt)
+		tasks = 1
+	}
+	t.demand.pending(rec.owner.demand, int64(j.GPUs)*int64(tasks), from, until)
+}
+
+// countRunning counts the time since it was counted last for which the job ran.
+func (t *tracker) countRunning(rec *job, j *Job) {
+	r := rec.run
+	if r == nil {
+		return
+	}
+	until := t.now
+	if !r.Open() {
+		until = fairshare.At(*r.EndedAt)
+	}
+	if j.State != Suspended && until > r.counted {
+		t.demand.running(rec.owner.demand, r.GPUs, r.counted, until)
+	}
+	r.counted = max(r.counted, until)
+}
+
+// openRuns calls do for each run that has not ended, in no definite order.
+func (t *tracker) openRuns(do func(*run)) {
+	for _, rec := range t.jobs {
+		if rec.run != nil && rec.run.Open() {
+			do(rec.run)
+		}
+	}
+}
+
+// listed are the ended runs of jobs that Slurm still shows.
+func (t *tracker) listed() map[runKey]bool {
+	listed := make(map[runKey]bool)
+	for _, rec := range t.jobs {
+		if rec.run != nil && !rec.run.Open() {
+			listed[rec.run.key()] = true
+		}
+	}
+	return listed
+}
+
+// settle decides the runs of which nobody knew whether they are allocated.
+func (t *tracker) settle(funded func(account string) bool) {
+	for _, r := range t.undecided {
+		if r.decided {
+			continue
+		}
+		wasDirty := r.dirty
+		r.Allocated, r.decided, r.dirty = funded(r.Account), true, true
+		t.touched(r, wasDirty)
+	}
+	t.undecided = nil
+	t.tail = slices.DeleteFunc(t.tail, func(c tailCharge) bool { return c.run != nil && !c.run.Allocated })
+	for i := range t.tail {
+		t.tail[i].run = nil
+	}
+}
+
+// restore goes on with what an earlier tracker had handed over; a snapshot holds
+// the charges of all up to covered.
+func (t *tracker) restore(recs []spoolRecord, covered uint64) {
+	latest := make(map[runKey]spoolRecord)
+	for _, rec := range recs {
+		switch {
+		case rec.Run != nil:
+			latest[rec.Run.key()] = rec
+		case rec.Demand != nil:
+			t.now = max(t.now, rec.Demand.Seen)
+		case rec.Capacity != nil:
+			t.capacity = append(t.capacity, capacityStep{rec.Capacity.At, rec.Capacity.GPUs})
+		}
+	}
+	runs := slices.SortedFunc(maps.Values(latest), func(x, y spoolRecord) int {
+		return cmp.Or(cmp.Compare(x.Run.JobID, y.Run.JobID), cmp.Compare(x.Run.Start, y.Run.Start))
+	})
+	for _, rec := range runs {
+		t.resume(rec.Run.restored(t.cluster), rec.Seq > covered)
+	}
+}
+
+// resume goes on with a run. With fresh its charge is not in the snapshot.
+func (t *tracker) resume(r *run, fresh bool) {
+	rec := t.jobs[r.JobID]
+	if rec == nil {
+		rec = &job{id: r.JobID, place: -1, owner: t.owners.named(r.Account, r.User)}
+		t.jobs[r.JobID] = rec
+	}
+	if rec.run != nil && rec.run.key() == r.key() {
+		return
+	}
+	// Whatever was open, passes saw it until demand was counted last.
+	rec.lastSeen = max(rec.lastSeen, fairshare.At(r.SeenAt), t.now)
+	r.counted = max(fairshare.At(r.StartedAt), t.now)
+	if !r.decided {
+		t.undecided = append(t.undecided, r)
+	}
+	if !r.Open() && fresh {
+		t.charge(r)
+	}
+	if rec.run == nil || rec.run.StartedAt.Before(r.StartedAt) {
+		rec.run, r = r, rec.run
+	}
+	if r != nil && r != rec.run && r.Open() {
+		t.finish(r, unix(rec.lastSeen), lost, rec.lastSeen)
+	}
+}
+
+// adopt goes on with a run that the database has as open, last seen by another
+// engine. Should the spool have been lost, it is the record.
+func (t *tracker) adopt(u usage.Run, lastSeen fairshare.Instant) {
+	r := &run{Run: u, origin: u.StartedAt.Unix(), decided: true}
+	if rec := t.jobs[u.JobID]; rec != nil && rec.run != nil && rec.run.key() == r.key() {
+		if rec.run.Open() && rec.run.Allocated != u.Allocated {
+			wasDirty := rec.run.dirty
+			rec.run.Allocated, rec.run.decided, rec.run.dirty = u.Allocated, true, true
+			t.touched(rec.run, wasDirty)
+		}
+		return
+	}
+	t.resume(r, true)
+	rec := t.jobs[u.JobID]
+	rec.lastSeen = max(rec.lastSeen, lastSeen)
+}
+
+// take hands over what the spool has to hear.
+func (t *tracker) take() []spoolRecord {
+	var out []spoolRecord
+	for _, r := range t.changed {
+		out = append(out, spoolRecord{Run: spooledRun(r)})
+		r.dirty = false
+	}
+	t.changed = t.changed[:0]
+	for _, step := range t.unsaved {
+		out = append(out, spoolRecord{Capacity: &spoolCapacity{At: step.at, GPUs: step.gpus}})
+	}
+	t.unsaved = t.unsaved[:0]
+	return out
+}
+
+// cut marks what a snapshot will hold that is read once all that take has
+// handed over is written.
+func (t *tracker) cut() {
+	for i := range t.tail {
+		t.tail[i].covered = true
+	}
+	t.coveredCapacity = len(t.capacity)
+}
+
+// covers drops what the last cut marked: there is a snapshot that holds it.
+func (t *tracker) covers() {
+	t.tail = slices.DeleteFunc(t.tail, func(c tailCharge) bool { return c.covered })
+	if t.coveredCapacity > 1 {
+		t.capacity = slices.Delete(t.capacity, 0, t.coveredCapacity-1)
+	}
+	t.coveredCapacity = 0
+}
