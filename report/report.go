@@ -64,9 +64,9 @@ const (
 	// Closed is an account that was closed, or a user of it. What it used
 	// counts where it stood last.
 	Closed
-	// Unknown is an account that the ledger doesn't have, or a user of it. It
-	// counts nowhere else.
-	Unknown
+	// Unbudgeted is an account that the ledger doesn't have, or that was not in
+	// the tree at the time, or a user of it. It counts nowhere else.
+	Unbudgeted
 )
 
 // Row is how an account, with all accounts below it, or a user in an account

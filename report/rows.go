@@ -21,7 +21,7 @@ func (r *Report) fill(budget *fairshare.Budget, seen sightings) {
 	charged = slices.Concat(seen.charged, charged)
 	free = slices.Concat(seen.free, free)
 
-	b := builder{report: r, queue: seen.queue, guests: map[string][]string{}, ledger: budget.Accounts}
+	b := builder{report: r, queue: seen.queue, guests: map[string][]string{}}
 	budget = b.invite(budget, charged, free)
 	b.ranking = fairshare.Rank(fairshare.Input{
 		Budget: budget, Window: r.Window, Charges: charged,
@@ -54,7 +54,6 @@ type builder struct {
 	charged    *fairshare.Usage
 	free       *fairshare.Usage
 	queue      []usage.Queue
-	ledger     []fairshare.Account
 	guests     map[string][]string // of each account of the ledger, by name: see invite
 }
 
@@ -164,8 +163,7 @@ func (b *builder) closed() {
 	}
 }
 
-// rest adds the accounts that the ledger doesn't have, and closed ones that have
-// nothing but a queue.
+// rest adds what stands nowhere in the tree.
 func (b *builder) rest() {
 	used := map[userKey]Row{}
 	at := func(account, user string, change func(*Row)) {
@@ -173,7 +171,7 @@ func (b *builder) rest() {
 		for _, key := range slices.Compact(keys) {
 			row, met := used[key]
 			if !met {
-				row = Row{Account: key.account, User: key.user, Place: b.placeOf(key.account)}
+				row = Row{Account: key.account, User: key.user, Place: Unbudgeted}
 			}
 			change(&row)
 			used[key] = row
@@ -201,14 +199,6 @@ func (b *builder) rest() {
 		return cmp.Or(cmp.Compare(x.Account, y.Account), cmp.Compare(x.User, y.User))
 	})
 	b.report.Rows = append(b.report.Rows, rows...)
-}
-
-// placeOf is where an account that is not in the tree stands.
-func (b *builder) placeOf(account string) Place {
-	if slices.ContainsFunc(b.ledger, func(a fairshare.Account) bool { return a.Name == account }) {
-		return Closed
-	}
-	return Unknown
 }
 
 // hasRow tells whether an account has a row already.

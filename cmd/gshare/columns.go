@@ -47,7 +47,7 @@ var columns = []column{
 		return hours(row.Delivered)
 	}},
 	{"EntitledH", 11, "GPU-hours due in the window", func(_ *report.Report, row *report.Row) cell {
-		return hoursIf(row.Place != report.Unknown, row.Entitled)
+		return hoursIf(row.Place != report.Unbudgeted, row.Entitled)
 	}},
 	{"FairShare", 10, "a user's fair-share factor, (0,1]", func(_ *report.Report, row *report.Row) cell {
 		return numberIf(row.IsUser() && row.Factor > 0, row.Factor, 6, "")
@@ -56,7 +56,7 @@ var columns = []column{
 		return numberIf(hasLevelFS(row), row.LevelFS, 6, "")
 	}},
 	{"OwedH", 11, "GPU-hours owed: what was due and asked for", func(_ *report.Report, row *report.Row) cell {
-		return hoursIf(!row.IsUser() && row.Place != report.Unknown, row.Owed)
+		return hoursIf(!row.IsUser() && row.Place != report.Unbudgeted, row.Owed)
 	}},
 	{"Partition", 12, "always empty: budgets hold for all partitions", func(*report.Report, *report.Row) cell { return cell{} }},
 	{"Pending", 8, "GPUs that jobs wait for which can run", func(_ *report.Report, row *report.Row) cell {
@@ -81,7 +81,7 @@ var columns = []column{
 	{"ShareOfCluster", 14, "share of the whole cluster", func(_ *report.Report, row *report.Row) cell {
 		return numberIf(row.Place == report.InTree, 100*row.ShareOfCluster, 2, "%")
 	}},
-	{"State", 8, "unfunded, guest, closed or unknown; else empty", func(_ *report.Report, row *report.Row) cell {
+	{"State", 10, "unfunded, guest, closed or unbudgeted; else empty", func(_ *report.Report, row *report.Row) cell {
 		return text(state(row))
 	}},
 	{"Strict%", 8, "as Delivered%, but no bucket makes up for another", func(_ *report.Report, row *report.Row) cell {
@@ -138,8 +138,8 @@ func state(row *report.Row) string {
 		return "guest"
 	case row.Place == report.Closed:
 		return "closed"
-	case row.Place == report.Unknown:
-		return "unknown"
+	case row.Place == report.Unbudgeted:
+		return "unbudgeted"
 	case !row.IsUser() && !row.Funded:
 		return "unfunded"
 	}

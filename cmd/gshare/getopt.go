@@ -11,10 +11,11 @@ import (
 	"gpubudget/internal/nearest"
 )
 
-// expand brings a command line into the form that the cli package reads, from
-// all forms that getopt_long knows and sshare's users type: short options
-// combined (-nP), a value right behind its option (-Aphysics), long options cut
-// short (--form=Account). gshare takes no arguments; a stray one is refused.
+// expand brings a command line into the form that the cli package reads, full
+// names with = before a value, from all forms that getopt_long knows and
+// sshare's users type: short options combined (-nP), a value right behind its
+// option (-Aphysics), long options cut short (--form=Account). gshare takes no
+// arguments; a stray one is refused.
 func expand(flags []cli.Flag, args []string) ([]string, error) {
 	e := expander{flags: flags}
 	for len(args) > 0 {
@@ -47,24 +48,28 @@ type expander struct {
 // long takes a long option, and its value from the next word if it needs one.
 func (e *expander) long(args []string) (used int, err error) {
 	name, value, hasValue := strings.Cut(strings.TrimPrefix(args[0], "--"), "=")
-	name, flag, err := e.find(name)
+	flag, err := e.find(name)
 	if err != nil {
 		return 0, err
 	}
 	switch {
 	case !takesValue(flag) && hasValue:
-		return 0, usagef("option --%s takes no value", name)
+		return 0, usagef("option --%s takes no value", flag.Names()[0])
 	case !takesValue(flag):
-		e.out = append(e.out, "--"+name)
+		e.put(flag)
 		return 1, nil
 	case hasValue:
-		e.out = append(e.out, "--"+name+"="+value)
+		e.put(flag, value)
 		return 1, nil
 	case len(args) < 2:
-		return 0, usagef("option --%s needs a value", name)
+		return 0, usagef("option --%s needs a value", flag.Names()[0])
 	}
-	e.out = append(e.out, "--"+name+"="+args[1])
+	e.put(flag, args[1])
 	return 2, nil
+}
+
+func (e *expander) put(flag cli.Flag, value ...string) {
+	e.out = append(e.out, strings.Join(append([]string{"--" + flag.Names()[0]}, value...), "="))
 }
 
 // short takes a word of short options.
@@ -77,26 +82,26 @@ func (e *expander) short(args []string) (used int, err error) {
 			return 0, usagef("unknown option -%s", name)
 		}
 		if !takesValue(flag) {
-			e.out = append(e.out, "-"+name)
+			e.put(flag)
 			continue
 		}
 		if value := letters[i+len(name):]; value != "" {
-			e.out = append(e.out, "-"+name+"="+value)
+			e.put(flag, value)
 			return 1, nil
 		}
 		if len(args) < 2 {
 			return 0, usagef("option -%s needs a value", name)
 		}
-		e.out = append(e.out, "-"+name+"="+args[1])
+		e.put(flag, args[1])
 		return 2, nil
 	}
 	return 1, nil
 }
 
 // find is the long option of that name, or the only one that it begins.
-func (e *expander) find(name string) (string, cli.Flag, error) {
+func (e *expander) find(name string) (cli.Flag, error) {
 	if flag := e.named(name); flag != nil && len(name) > 1 {
-		return name, flag, nil
+		return flag, nil
 	}
 	var known, begun []string
 	for _, flag := range e.flags {
@@ -110,16 +115,17 @@ func (e *expander) find(name string) (string, cli.Flag, error) {
 			}
 		}
 	}
+	slices.Sort(begun)
 	switch {
 	case len(begun) == 1:
-		return begun[0], e.named(begun[0]), nil
+		return e.named(begun[0]), nil
 	case len(begun) > 1 && name != "":
-		return "", nil, usagef("option --%s could be --%s", name, strings.Join(begun, " or --"))
+		return nil, usagef("option --%s could be --%s", name, strings.Join(begun, " or --"))
 	}
 	if near := nearest.Word(name, known); near != "" {
-		return "", nil, usagef("unknown option --%s: did you mean --%s?", name, near)
+		return nil, usagef("unknown option --%s: did you mean --%s?", name, near)
 	}
-	return "", nil, usagef("unknown option --%s", name)
+	return nil, usagef("unknown option --%s", name)
 }
 
 func (e *expander) named(name string) cli.Flag {

@@ -103,7 +103,7 @@ func clusterJSON(r *report.Report, rows []report.Row) jsonCluster {
 
 func rowJSON(row *report.Row) jsonRow {
 	inTree := row.Place == report.InTree
-	known := row.Place != report.Unknown
+	known := row.Place != report.Unbudgeted
 	ratio, hasRatio := row.Ratio()
 	percent, hasPercent := row.Percent()
 	strict, hasStrict := row.StrictPercent()

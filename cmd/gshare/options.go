@@ -39,7 +39,7 @@ func flags() []cli.Flag {
 		&cli.BoolFlag{Name: optAll, Aliases: []string{"a"}, Usage: "show all accounts and users (default: your own accounts and those above them)"},
 		&cli.BoolFlag{Name: optHelpFormat, Aliases: []string{"e"}, Usage: "list the fields that --format takes"},
 		&cli.BoolFlag{Name: optLong, Aliases: []string{"l"}, Usage: "show all columns"},
-		&cli.BoolFlag{Name: optPartition, Aliases: []string{"m"}, Usage: "add the column Partition; it is always empty, since budgets hold for all partitions alike"},
+		&cli.BoolFlag{Name: optPartition, Aliases: []string{"m"}, Usage: "add the column Partition, which is always empty: budgets have no partitions, they hold for all alike"},
 		&cli.StringSliceFlag{Name: optCluster, Aliases: []string{"M", "cluster"}, Usage: "report on the clusters in `LIST` (default: Cluster= of the configuration file, or the only one there is)"},
 		&cli.BoolFlag{Name: optNoHeader, Aliases: []string{"n", "h"}, Usage: "leave out the header and the footer"},
 		&cli.StringSliceFlag{Name: optFormat, Aliases: []string{"o"}, Usage: "show the `FIELDS` (comma separated, see -e); a name may be cut short and followed by %WIDTH, negative to stand at the left"},
@@ -58,21 +58,23 @@ func flags() []cli.Flag {
 	}
 }
 
+// The cli package would take -h and --help for its own.
+func init() { cli.HelpFlag = nil }
+
 // app is the command line as the cli package knows it. It has no commands, and
 // -h is sshare's "no header".
 func (p *program) app() *cli.App {
 	return &cli.App{
-		Name:                  "gshare",
-		Usage:                 "show what share of the GPUs accounts and users are due and what they got",
-		Flags:                 flags(),
-		Action:                p.act,
-		Writer:                p.stdout,
-		ErrWriter:             p.stderr,
-		HideHelp:              true,
-		HideVersion:           true,
-		OnUsageError:          func(_ *cli.Context, err error, _ bool) error { return &usageError{err} },
-		ExitErrHandler:        func(*cli.Context, error) {},
-		CustomAppHelpTemplate: helpText,
+		Name:           "gshare",
+		Usage:          "show what share of the GPUs accounts and users are due and what they got",
+		Flags:          flags(),
+		Action:         p.act,
+		Writer:         p.stdout,
+		ErrWriter:      p.stderr,
+		HideHelp:       true,
+		HideVersion:    true,
+		OnUsageError:   func(_ *cli.Context, err error, _ bool) error { return &usageError{err} },
+		ExitErrHandler: func(*cli.Context, error) {},
 	}
 }
 

@@ -65,7 +65,7 @@ func (p *program) run(ctx context.Context, args []string) int {
 func (p *program) act(c *cli.Context) error {
 	switch {
 	case c.Bool(optHelp), c.Bool(optUsage):
-		return cli.ShowAppHelp(c)
+		return p.printHelp()
 	case c.Bool(optVersion):
 		_, err := fmt.Fprintln(p.stdout, "gpubudget", buildVersion())
 		return err

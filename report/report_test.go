@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package report_test
+
+import (
+	"context"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"gpubudget/budgets"
+	"gpubudget/fairshare"
+	"gpubudget/internal/pgtest"
+	"gpubudget/report"
+	"gpubudget/report/reporttest"
+	"gpubudget/usage"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+var ctx = context.Background()
+
+func build(t *testing.T, db *pgxpool.Pool, cluster string, now time.Time) *report.Report {
+	t.Helper()
+	r, err := report.Build(ctx, budgets.NewStore(db), usage.NewStore(db), cluster, now, report.Options{})
+	require.NoError(t, err)
+	return r
+}
+
+func TestReportOfAWeek(t *testing.T) {
+	db := pgtest.Pool(t)
+	reporttest.Load(t, db)
+	r := build(t, db, reporttest.Cluster, reporttest.Now)
+
+	require.Equal(t, 16*fairshare.GPU, r.Capacity)
+	require.Equal(t, 2688*fairshare.GPUHour, r.CapacityTime)
+	require.Equal(t, reporttest.Start, r.Window.From.Time())
+	require.Equal(t, reporttest.Now, r.UsedUntil)
+	require.False(t, r.Stale)
+	require.Equal(t, 5*time.Second, r.At.Sub(r.SeenAt))
+
+	var order []string
+	for _, row := range r.Rows {
+		order = append(order, row.Account+"/"+row.User)
+	}
+	require.Equal(t, []string{
+		"root/", "infra/", "infra/fay", "nlp/", "nlp/dora", "nlp/eve", "nlp/gus",
+		"vision/", "vision/ada", "vision/bob", "seg/", "seg/cyd",
+		"old/", "old/ada", "stray/", "stray/zoe",
+	}, order)
+
+	const h = fairshare.GPUHour
+	for _, want := range []struct {
+		account, user                string
+		entitled, used, owed, unaloc float64 // GPU-hours
+		pending, running             int64
+	}{
+		// Owed is worked out per hour: capacity 16, so vision is due 8 of its
+		// demand of 10 for 100 hours and 4 for the last 10; nlp 4.8 of 12 for 130.
+		{"root", "", 2688, 384 + 12 + 360 + 40 + 960 + 10 + 8, 0, 40, 19, 4},
+		{"vision", "", 1344, 384 + 12 + 360 + 40, 8*100 + 4*10, 0, 17, 4},
+		{"seg", "", 537.6, 40, 3.2 * 10, 0, 1, 4},
+		{"nlp", "", 806.4, 970, 4.8 * 130, 40, 2, 0},
+		{"infra", "", 537.6, 8, 0, 0, 0, 0},
+		{"vision", "ada", 403.2, 396, 0, 0, 16, 0},
+		{"vision", "bob", 403.2, 360, 0, 0, 0, 0},
+		{"seg", "cyd", 537.6, 40, 0, 0, 1, 4},
+		{"nlp", "dora", 483.84, 960, 0, 0, 0, 0},
+		{"nlp", "eve", 322.56, 0, 0, 40, 0, 0},
+		{"nlp", "gus", 0, 10, 0, 0, 2, 0},
+		{"old", "ada", 0, 8, 0, 0, 0, 0},
+		{"stray", "zoe", 0, 0, 0, 3, 0, 1},
+	} {
+		row, ok := r.User(want.account, want.user)
+		require.True(t, ok, want)
+		require.InDelta(t, want.entitled, row.Entitled.Hours(), 1e-6, want)
+		require.Equal(t, fairshare.GPUMillis(want.used*float64(h)), row.Used, want)
+		require.Equal(t, fairshare.GPUMillis(want.unaloc*float64(h)), row.Unallocated, want)
+		require.Equal(t, row.Used, row.Delivered, want)
+		if want.account != "root" {
+			require.InDelta(t, want.owed, row.Owed.Hours(), 1e-6, want)
+		}
+		require.Equal(t, want.pending, row.PendingGPUs, want)
+		require.Equal(t, want.running, row.RunningGPUs, want)
+	}
+
+	infra, _ := r.Account("infra")
+	require.True(t, infra.LevelFS > 1 && !math.IsInf(infra.LevelFS, 0))
+	fay, _ := r.User("infra", "fay")
+	require.True(t, math.IsInf(fay.LevelFS, 1), "she has used nothing")
+	require.Equal(t, 1, fay.Rank)
+	nlp, _ := r.Account("nlp")
+	percent, ok := nlp.Percent()
+	require.True(t, ok)
+	require.Equal(t, 100.0, percent, "it got more than it was owed")
+	strict, _ := nlp.StrictPercent()
+	require.InDelta(t, 100*4.8*120/(4.8*130), strict, 1e-6, "but nothing in its last 10 hours of demand")
+	_, ok = infra.Percent()
+	require.False(t, ok, "nothing was owed to it")
+	ratio, _ := nlp.Ratio()
+	require.InDelta(t, 970/806.4, ratio, 1e-9)
+	old, _ := r.Account("old")
+	require.Equal(t, report.Closed, old.Place)
+	gus, _ := r.User("nlp", "gus")
+	require.Equal(t, report.Guest, gus.Place)
+	stray, _ := r.Account("stray")
+	require.Equal(t, report.Unbudgeted, stray.Place)
+}
+
+// The report's figures are those of fairshare.Rank on the plain records, as the
+// plugin takes them.
+func TestReportRanksAsThePluginDoes(t *testing.T) {
+	db := pgtest.Pool(t)
+	reporttest.Load(t, db)
+	r := build(t, db, reporttest.Cluster, reporttest.Now)
+
+	budget, err := budgets.NewStore(db).Load(ctx, reporttest.Cluster, r.Window)
+	require.NoError(t, err)
+	u := usage.NewStore(db)
+	budget.Capacity, err = u.Capacity(ctx, reporttest.Cluster, r.Window)
+	require.NoError(t, err)
+	charges, _ := usage.Charges(reporttest.Runs(), reporttest.Now) // from the runs, not from buckets
+	ranking := fairshare.Rank(fairshare.Input{
+		Budget: budget, Window: r.Window, Charges: charges,
+		Ahead: []fairshare.Charge{{Account: "seg", User: "cyd", Amount: 4 * 600_000}}, // ten minutes of what runs
+	})
+	require.NotEmpty(t, ranking.Accounts)
+	for _, a := range ranking.Accounts {
+		row, ok := r.Account(a.Name)
+		require.True(t, ok)
+		require.Equal(t, []any{a.Entitled, a.Used, a.LevelFS, a.Rank, a.ShareOfCluster, a.Funded},
+			[]any{row.Entitled, row.Used, row.LevelFS, row.Rank, row.ShareOfCluster, row.Funded}, a.Name)
+	}
+	require.Len(t, ranking.Users, 6)
+	for _, s := range ranking.Users {
+		row, ok := r.User(s.Account, s.User)
+		require.True(t, ok)
+		require.Equal(t, []any{s.Entitled, s.Used, s.LevelFS, s.Rank, s.Factor},
+			[]any{row.Entitled, row.Used, row.LevelFS, row.Rank, row.Factor}, s.User)
+	}
+}
+
+// What an account used is what its users and the accounts below it used.
+func TestRowsAddUp(t *testing.T) {
+	db := pgtest.Pool(t)
+	reporttest.Load(t, db)
+	r := build(t, db, reporttest.Cluster, reporttest.Now.Add(-30*time.Hour-7*time.Second))
+	parts := map[string][2]fairshare.GPUMillis{}
+	for _, row := range r.Rows {
+		if row.Parent == "" || row.Place == report.Unbudgeted {
+			continue
+		}
+		sum := parts[row.Parent]
+		sum[0] += row.Used
+		sum[1] += row.Unallocated
+		parts[row.Parent] = sum
+	}
+	for _, row := range r.Rows {
+		if row.IsUser() || row.Place == report.Unbudgeted {
+			continue
+		}
+		sum := parts[row.Account]
+		if row.Account == "infra" { // "old", closed since, was below it
+			old, _ := r.Account("old")
+			sum[0] += old.Used
+		}
+		require.Equal(t, [2]fairshare.GPUMillis{row.Used, row.Unallocated}, sum, row.Account)
+	}
+}
+
+func TestSilentRecorder(t *testing.T) {
+	db := pgtest.Pool(t)
+	reporttest.Load(t, db)
+	seen := reporttest.Now.Add(-5 * time.Second)
+	r := build(t, db, reporttest.Cluster, seen.Add(report.DefaultStaleAfter))
+	require.False(t, r.Stale)
+	require.Equal(t, r.At, r.UsedUntil)
+
+	r = build(t, db, reporttest.Cluster, seen.Add(3*time.Hour))
+	require.True(t, r.Stale)
+	require.Equal(t, seen, r.UsedUntil)
+	cyd, _ := r.User("seg", "cyd") // runs on 4 GPUs since 10 hours before reporttest.Now
+	require.Equal(t, 40*fairshare.GPUHour-4*5000, cyd.Used)
+}
+
+func TestClusterWithoutRecords(t *testing.T) {
+	db := pgtest.Pool(t)
+	b := budgets.NewStore(db)
+	_, err := b.AddAccount(ctx, "new", "a", "root", fairshare.Whole, budgets.Note{Actor: "x", From: reporttest.Start})
+	require.NoError(t, err)
+	r := build(t, db, "new", reporttest.Now)
+	require.True(t, r.Stale)
+	require.True(t, r.SeenAt.IsZero())
+	require.Zero(t, r.Capacity)
+	require.Len(t, r.Rows, 2)
+	_, ok := r.Rows[1].Ratio()
+	require.False(t, ok)
+}
+
+// A policy of seconds over months must not take that many buckets.
+func TestShortBucketsOverALongWindow(t *testing.T) {
+	db := pgtest.Pool(t)
+	reporttest.Load(t, db)
+	b := budgets.NewStore(db)
+	for setting, value := range map[string]string{"bucket": "1s", "lookback": "180d"} {
+		_, err := b.SetPolicy(ctx, reporttest.Cluster, setting, value, budgets.Note{Actor: "x", From: reporttest.Start})
+		require.NoError(t, err)
+	}
+	began := time.Now()
+	r := build(t, db, reporttest.Cluster, reporttest.Now)
+	require.Less(t, time.Since(began), 10*time.Second)
+	nlp, _ := r.Account("nlp")
+	require.InEpsilon(t, 4.8*130, nlp.Owed.Hours(), 0.01)
+}
