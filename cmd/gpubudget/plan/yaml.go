@@ -62,7 +62,11 @@ func (d *decoder) fail(n *yaml.Node, format string, args ...any) error {
 func (d *decoder) tree(n *yaml.Node) (Tree, error) {
 	t := Tree{Root: Account{Name: fairshare.RootAccount, Share: fairshare.Whole}}
 	return t, d.fields(n, "the file", map[string]func(*yaml.Node) error{
-		"cluster":  func(v *yaml.Node) error { return d.text(v, &t.Cluster) },
+		"cluster": func(v *yaml.Node) error {
+			err := d.text(v, &t.Cluster)
+			t.Cluster = strings.ToLower(t.Cluster)
+			return err
+		},
 		"policy":   func(v *yaml.Node) error { return d.policy(v, &t) },
 		"users":    func(v *yaml.Node) error { return d.users(v, &t.Root) },
 		"accounts": func(v *yaml.Node) error { return d.accounts(v, &t.Root) },

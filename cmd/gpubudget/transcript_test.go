@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"gpubudget/fairshare"
+	"gpubudget/internal/pgtest"
+	"gpubudget/internal/slurmtime"
+	"gpubudget/usage"
+)
+
+var update = flag.Bool("update", false, "write what commands print into the transcripts")
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// Transcripts are sessions with gpubudget: command lines and what they print.
+// A test runs the commands, in one process against one real database, and
+// compares; with -update it writes the output into the file instead.
+//
+//	$ gpubudget ...          a command; a line that ends with \ goes on
+//	$ [y] gpubudget ...      the same at a terminal, with the answer y
+//	$ [capacity 64] TIME     records a capacity of the cluster titan
+//
+// After "<" stands a file that is standard input. What goes to stderr follows
+// stdout with "! " before each line; an exit code other than 0 comes last.
+
+// session is one transcript's world.
+type session struct {
+	t        *testing.T
+	dsn      string
+	zone     *time.Location
+	sacctmgr func(context.Context, ...string) ([]byte, error)
+}
+
+func newSession(t *testing.T, dsn string) *session {
+	t.Helper()
+	for _, v := range os.Environ() {
+		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "PG") {
+			t.Setenv(name, "") // and so restored at the end
+			require.NoError(t, os.Unsetenv(name))
+		}
+	}
+	t.Setenv("GPUBUDGET_CONF", emptyFile(t))
+	zone, err := time.LoadLocation("Europe/Berlin")
+	require.NoError(t, err)
+	return &session{t: t, dsn: dsn, zone: zone, sacctmgr: func(context.Context, ...string) ([]byte, error) {
+		return nil, errors.New("run sacctmgr: not found")
+	}}
+}
+
+func emptyFile(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "gpubudget.conf")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	return path
+}
+
+// clock is the moment that commands take for now when they read times.
+var clock = time.Date(2026, 3, 11, 9, 30, 15, 0, time.UTC)
+
+// program is a run whose output is collected.
+func (s *session) program(stdin string, terminal bool) (p *program, stdout, stderr *bytes.Buffer) {
+	stdout, stderr = &bytes.Buffer{}, &bytes.Buffer{}
+	return &program{
+		stdin: strings.NewReader(stdin), stdout: stdout, stderr: stderr, terminal: terminal,
+		now: func() time.Time { return clock }, zone: s.zone, actor: "admin", sacctmgr: s.sacctmgr,
+	}, stdout, stderr
+}
+
+// run executes one command line.
+func (s *session) run(stdin string, terminal bool, args ...string) (stdout, stderr string, code int) {
+	s.t.Helper()
+	p, out, errs := s.program(stdin, terminal)
+	line := []string{"gpubudget"}
+	if s.dsn != "" {
+		line = append(line, "--dsn", s.dsn)
+	}
+	if len(args) > 0 && args[0] == completeName {
+		line = append([]string{"gpubudget", completeName, "--dsn", s.dsn}, args[1:]...)
+		args = nil
+	}
+	code = p.run(context.Background(), append(line, args...))
+	return out.String(), errs.String(), code
+}
+
+// must is run of a command that has to succeed.
+func (s *session) must(args ...string) string {
+	s.t.Helper()
+	stdout, stderr, code := s.run("", false, args...)
+	require.Zero(s.t, code, "%v: %s", args, stderr)
+	return stdout
+}
+
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			db := pgtest.DB
+			if strings.HasPrefix(filepath.Base(file), "empty_") {
+				db = pgtest.EmptyDB
+			}
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			got := newSession(t, db(t)).replay(string(text))
+			if *update {
+				require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
+				return
+			}
+			require.Equal(t, string(text), got)
+		})
+	}
+}
+
+// TestManual runs the examples of the manual, all in one session.
+func TestManual(t *testing.T) {
+	const file = "../../docs/gpubudget.md"
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	s := newSession(t, pgtest.EmptyDB(t))
+	blocks := strings.Split(string(text), "```")
+	require.Greater(t, len(blocks), 10)
+	for i := range blocks {
+		if i%2 == 1 && strings.HasPrefix(blocks[i], "console\n") {
+			blocks[i] = "console\n" + s.replay(strings.TrimPrefix(blocks[i], "console\n"))
+		}
+	}
+	got := strings.Join(blocks, "```")
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
+		return
+	}
+	require.Equal(t, string(text), got)
+}
+
+// replay is a transcript with the output of its commands as it is now. Lines
+// that begin with # are kept, after an empty line.
+func (s *session) replay(text string) string {
+	s.t.Helper()
+	var out strings.Builder
+	lines := strings.Split(text, "\n")
+	for i := 0; i < len(lines); i++ {
+		switch line := lines[i]; {
+		case strings.HasPrefix(line, "# "):
+			if out.Len() > 0 && !strings.HasPrefix(lines[i-1], "# ") {
+				out.WriteString("\n")
+			}
+			out.WriteString(line + "\n")
+		case strings.HasPrefix(line, "$ "):
+			out.WriteString(line + "\n")
+			command := line[2:]
+			for strings.HasSuffix(command, `\`) {
+				i++
+				out.WriteString(lines[i] + "\n")
+				command = strings.TrimSuffix(command, `\`) + strings.TrimSpace(lines[i])
+			}
+			out.WriteString(s.execute(command))
+		}
+	}
+	return out.String()
+}
+
+// execute is what one command of a transcript prints.
+func (s *session) execute(command string) string {
+	s.t.Helper()
+	terminal, answer := false, ""
+	if rest, ok := strings.CutPrefix(command, "[capacity "); ok {
+		gpus, at, _ := strings.Cut(rest, "] ")
+		s.recordCapacity(gpus, at)
+		return ""
+	}
+	if rest, ok := strings.CutPrefix(command, "["); ok {
+		answer, command, terminal = cut(rest, "] ")
+	}
+	command, file, hasInput := cut(command, " < ")
+	stdin := answer + "\n"
+	if hasInput {
+		text, err := os.ReadFile(filepath.Join("testdata", strings.TrimSpace(file)))
+		require.NoError(s.t, err)
+		stdin = string(text)
+	}
+	words := splitWords(s.t, command)
+	require.Equal(s.t, "gpubudget", words[0], "a transcript runs gpubudget only: %s", command)
+	stdout, stderr, code := s.run(stdin, terminal, words[1:]...)
+	out := s.mask(stdout)
+	if out != "" && !strings.HasSuffix(out, "\n") {
+		out += "\n" // after a question, the answer's
+	}
+	for _, line := range strings.Split(strings.TrimSuffix(s.mask(stderr), "\n"), "\n") {
+		if line != "" {
+			out += "! " + line + "\n"
+		}
+	}
+	if code != 0 {
+		out += fmt.Sprintf("[exit %d]\n", code)
+	}
+	return out
+}
+
+func cut(text, sep string) (before, after string, found bool) { return strings.Cut(text, sep) }
+
+// splitWords splits a command line as a shell does, with quotes.
+func splitWords(t *testing.T, line string) []string {
+	t.Helper()
+	var words []string
+	var word strings.Builder
+	inWord, quote := false, rune(0)
+	for _, r := range line {
+		switch {
+		case quote != 0 && r == quote:
+			quote = 0
+		case quote == 0 && (r == '\'' || r == '"'):
+			inWord, quote = true, r
+		case quote == 0 && r == ' ':
+			if inWord {
+				words = append(words, word.String())
+			}
+			word.Reset()
+			inWord = false
+		default:
+			inWord = true
+			word.WriteRune(r)
+		}
+	}
+	require.Zero(t, quote, "a quote is not closed: %s", line)
+	if inWord {
+		words = append(words, word.String())
+	}
+	return words
+}
+
+func (s *session) recordCapacity(gpus, at string) {
+	s.t.Helper()
+	n, err := strconv.ParseInt(gpus, 10, 64)
+	require.NoError(s.t, err)
+	since, err := slurmtime.Reader{Now: clock.In(s.zone)}.Read(at)
+	require.NoError(s.t, err)
+	pool, err := pgxpool.New(context.Background(), s.dsn)
+	require.NoError(s.t, err)
+	defer pool.Close()
+	require.NoError(s.t, usage.NewStore(pool).WriteCapacity(context.Background(), "titan", since, fairshare.MilliGPUs(n)*fairshare.GPU))
+}
+
+var (
+	localStamp = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\b`)
+	jsonStamp  = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
+	tookTime   = regexp.MustCompile(` in \d+m?s\b`)
+)
+
+// mask replaces what is different in every run: the present moment, by the
+// database's clock, and a lookback window before or after it.
+func (s *session) mask(text string) string {
+	text = jsonStamp.ReplaceAllStringFunc(text, func(stamp string) string {
+		t, err := time.Parse(time.RFC3339, stamp)
+		require.NoError(s.t, err)
+		if plain, ok := aroundNow(t); ok {
+			return plain.Format(time.RFC3339)
+		}
+		return stamp
+	})
+	text = localStamp.ReplaceAllStringFunc(text, func(stamp string) string {
+		t, err := time.ParseInLocation(slurmtime.Layout, stamp, s.zone)
+		require.NoError(s.t, err)
+		if plain, ok := aroundNow(t); ok {
+			return plain.In(s.zone).Format(slurmtime.Layout)
+		}
+		return stamp
+	})
+	text = strings.ReplaceAll(text, s.dsn, "DSN")
+	return tookTime.ReplaceAllString(text, " in 5ms")
+}
+
+// aroundNow is t as it would be if the test had run at clock, if t is near the
+// present moment or a week from it.
+func aroundNow(t time.Time) (time.Time, bool) {
+	const week = 7 * 24 * time.Hour
+	for _, offset := range []time.Duration{0, week, -week} {
+		if away := time.Until(t) - offset; away.Abs() < 5*time.Minute {
+			return clock.Add(offset), true
+		}
+	}
+	return t, false
+}
