@@ -4,6 +4,7 @@ package fairshare_test
 
 import (
 	"math"
+	"strings"
 	"time"
 
 	"gpubudget/fairshare"
@@ -65,3 +66,6 @@ func budget(gpus int64, accounts ...fairshare.Account) *fairshare.Budget {
 func charge(account, user string, p fairshare.Period, gpuHours int64) fairshare.Charge {
 	return fairshare.Charge{Period: p, Account: account, User: user, Amount: fairshare.GPUMillis(gpuHours) * fairshare.GPUHour}
 }
+
+// cutUser splits account/user.
+func cutUser(name string) (account, user string, isUser bool) { return strings.Cut(name, "/") }
