@@ -16,35 +16,39 @@ func (c *Cluster) loadAccounts(ctx context.Context) error {
 	if _, err := c.Exec(ctx, "root", "sacctmgr", "--immediate", "add", "cluster", c.opts.Name); err != nil {
 		return err
 	}
-	qos := []string{"normal"}
-	for name := range c.opts.QOS {
-		qos = append(qos, name)
+	if len(c.opts.Accounts) == 0 {
+		return nil
 	}
-	slices.Sort(qos)
-	for _, name := range qos {
-		if name == "normal" {
-			continue
-		}
+	file := c.path("etc", "accounts")
+	if err := os.WriteFile(file, []byte(accountsDump(c.opts.Name, c.opts.Accounts)), 0o644); err != nil {
+		return err
+	}
+	if _, err := c.Exec(ctx, "root", "sacctmgr", "--immediate", "load", "file="+file); err != nil {
+		return err
+	}
+	return c.addQOS(ctx)
+}
+
+// addQOS makes the QOS and opens them to all accounts, which inherit root's.
+func (c *Cluster) addQOS(ctx context.Context) error {
+	if len(c.opts.QOS) == 0 {
+		return nil
+	}
+	names := slices.Sorted(maps.Keys(c.opts.QOS))
+	for _, name := range names {
 		_, err := c.Exec(ctx, "root", "sacctmgr", "--immediate", "add", "qos", name, fmt.Sprintf("priority=%d", c.opts.QOS[name]))
 		if err != nil {
 			return err
 		}
 	}
-	if len(c.opts.Accounts) == 0 {
-		return nil
-	}
-	file := c.path("etc", "accounts")
-	if err := os.WriteFile(file, []byte(accountsDump(c.opts.Name, c.opts.Accounts, qos)), 0o644); err != nil {
-		return err
-	}
-	_, err := c.Exec(ctx, "root", "sacctmgr", "--immediate", "load", "file="+file)
+	_, err := c.Exec(ctx, "root", "sacctmgr", "--immediate", "modify", "account", "where", "name=root", "set", "qos+="+strings.Join(names, ","))
 	return err
 }
 
 // accountsDump is the tree in sacctmgr's own dump format.
-func accountsDump(cluster string, accounts []Account, qos []string) string {
+func accountsDump(cluster string, accounts []Account) string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "Cluster - '%s':Fairshare=1:QOS='%s':DefaultQOS='normal'\n", cluster, strings.Join(qos, ","))
+	fmt.Fprintf(&text, "Cluster - '%s':Fairshare=1\n", cluster)
 	text.WriteString("Parent - 'root'\nUser - 'root':DefaultAccount='root':AdminLevel='Administrator':Fairshare=1\n")
 	defaults := map[string]bool{}
 	for _, a := range accounts {
