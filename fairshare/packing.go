@@ -177,7 +177,7 @@ func (p *packing) fits(r radices) bool {
 		}
 		all += steps
 	}
-	return productFits(MaxStrict-1, all, r.qos, r.rest)
+	return productFits(MaxStrict, all, r.qos, r.rest)
 }
 
 // steps is how many steps of nice and users the group takes, for each QOS.
