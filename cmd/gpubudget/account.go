@@ -204,7 +204,7 @@ func (p *program) accountList(c *cli.Context) error {
 		rows := []accountRow{}
 		for _, n := range v.nodesByName() {
 			table.Add(n.Name, parentName(v.tree, n), amount.Percent(n.Share), percent(n.ShareOfCluster), strconv.Itoa(len(n.Users)))
-			rows = append(rows, accountRow{n.Name, parentName(v.tree, n), percentOf(n.Share), n.ShareOfCluster * 100, len(n.Users)})
+			rows = append(rows, accountRow{n.Name, parentName(v.tree, n), percentOf(n.Share), percentNumber(n.ShareOfCluster), len(n.Users)})
 		}
 		return p.print(c, &table, v.json("accounts", rows))
 	})

@@ -3,6 +3,8 @@
 package main
 
 import (
+	"strings"
+
 	"github.com/urfave/cli/v2"
 )
 
@@ -41,7 +43,7 @@ func (p *program) app() *cli.App {
 		HideVersion:     true, // --version is an option of our own
 		HideHelpCommand: true, // arrange turns "help" into --help
 		ExitErrHandler:  func(*cli.Context, error) {},
-		OnUsageError:    func(c *cli.Context, err error, _ bool) error { return misuse(c, "%w", err) },
+		OnUsageError:    badOption,
 
 		CustomAppHelpTemplate: appHelp,
 	}
@@ -50,6 +52,11 @@ func (p *program) app() *cli.App {
 	}
 	prepare(app.Commands)
 	return app
+}
+
+// badOption is an option's value that the cli package could not read.
+func badOption(c *cli.Context, err error, _ bool) error {
+	return misuse(c, "%s", strings.Replace(err.Error(), "for flag -", "for option --", 1))
 }
 
 // hideFalse keeps help from saying that a switch is off by default.
@@ -70,7 +77,7 @@ func prepare(commands []*cli.Command) {
 		for _, f := range c.Flags {
 			hideFalse(f)
 		}
-		c.OnUsageError = func(c *cli.Context, err error, _ bool) error { return misuse(c, "%w", err) }
+		c.OnUsageError = badOption
 		prepare(c.Subcommands)
 	}
 }

@@ -99,7 +99,14 @@ func planned(cluster string, changes []plan.Change, n budgets.Note, suffix strin
 func (p *program) commit(c *cli.Context, db *database, w work) error {
 	ask := p.terminal && !c.Bool(optImmediate)
 	if ask {
-		agreed, err := p.propose(c, db, w)
+		written, err := p.try(c.Context, db, w)
+		if err != nil {
+			return err
+		}
+		if written[0].Repeated {
+			return p.report(c, w.cluster, written)
+		}
+		agreed, err := p.propose(c, w)
 		if err != nil || !agreed {
 			return err
 		}
@@ -114,17 +121,14 @@ func (p *program) commit(c *cli.Context, db *database, w work) error {
 	if err != nil {
 		return err
 	}
-	if !ask {
+	if !ask && !entries[0].Repeated {
 		p.show(c, w)
 	}
 	return p.report(c, w.cluster, entries)
 }
 
-// propose makes sure that the change can be made, shows it and asks.
-func (p *program) propose(c *cli.Context, db *database, w work) (bool, error) {
-	if err := p.try(c.Context, db, w); err != nil {
-		return false, err
-	}
+// propose shows a change and asks whether to make it.
+func (p *program) propose(c *cli.Context, w work) (bool, error) {
 	out := p.stdout
 	if c.Bool(optJSON) { // what is asked is no part of it
 		out = p.stderr
@@ -141,7 +145,7 @@ func (p *program) propose(c *cli.Context, db *database, w work) (bool, error) {
 
 // dryRun makes sure that the change can be made and shows it.
 func (p *program) dryRun(c *cli.Context, db *database, w work) error {
-	if err := p.try(c.Context, db, w); err != nil {
+	if _, err := p.try(c.Context, db, w); err != nil {
 		return err
 	}
 	if c.Bool(optJSON) {
@@ -164,10 +168,10 @@ func (p *program) show(c *cli.Context, w work) {
 
 // try makes the change and takes it back. Nothing is locked any more when it
 // returns, so that a slow answer to a question holds up nobody.
-func (p *program) try(ctx context.Context, db *database, w work) (err error) {
+func (p *program) try(ctx context.Context, db *database, w work) (entries []budgets.Entry, err error) {
 	tx, err := db.pool.Begin(ctx)
 	if err != nil {
-		return fmt.Errorf("begin: %w", err)
+		return nil, fmt.Errorf("begin: %w", err)
 	}
 	defer func() {
 		if rollback := tx.Rollback(ctx); !errors.Is(rollback, pgx.ErrTxClosed) {
@@ -175,10 +179,10 @@ func (p *program) try(ctx context.Context, db *database, w work) (err error) {
 		}
 	}()
 	ledger := budgets.NewStore(tx)
-	if _, err := w.write(ctx, ledger, nil); err != nil {
-		return err
+	if entries, err = w.write(ctx, ledger, nil); err != nil {
+		return nil, err
 	}
-	return ledger.Check(ctx)
+	return entries, ledger.Check(ctx)
 }
 
 // report tells under which numbers the entries stand in the ledger.

@@ -76,6 +76,9 @@ func (p *program) transfer(c *cli.Context) error {
 		return err
 	}
 	from, to := strings.ToLower(c.Args().First()), strings.ToLower(c.Args().Get(1))
+	if from == to {
+		return fmt.Errorf("account %q can't transfer to itself: name two accounts", from)
+	}
 	return p.grant(c, fmt.Sprintf("~ %s GPU-hours from %s to %s", amount.Hours(hours), from, to),
 		func(ctx context.Context, ledger *budgets.Store, cluster string, n budgets.Note) (budgets.Entry, error) {
 			return ledger.Transfer(ctx, cluster, from, to, hours, n)

@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -56,7 +57,7 @@ func (p *program) reconcile(c *cli.Context, db *database, want plan.Tree) error 
 	if c.Bool(optPrune) {
 		changes = append(changes, difference.Surplus...)
 	} else if len(difference.Surplus) > 0 {
-		p.say(c, "%s not in it and left as they are: --%s closes and removes them.", counts(difference.Surplus), optPrune)
+		p.say(c, "Note: %s; left alone without --%s.", surplusText(difference.Surplus), optPrune)
 	}
 	if len(changes) == 0 {
 		return p.unchanged(c, cluster)
@@ -76,17 +77,23 @@ func (p *program) unchanged(c *cli.Context, cluster string) error {
 	return nil
 }
 
-// counts tells how many accounts and users changes are about.
-func counts(changes []plan.Change) string {
-	accounts, users := 0, 0
+// surplusText tells of what is there beyond the tree that is wanted.
+func surplusText(changes []plan.Change) string {
+	const few = 5
+	var names []string
 	for _, c := range changes {
-		if c.User == "" {
-			accounts++
-		} else {
-			users++
+		name := "account " + c.Account
+		if c.User != "" {
+			name = fmt.Sprintf("user %s in %s", c.User, c.Account)
 		}
+		names = append(names, name)
 	}
-	return fmt.Sprintf("%d accounts and %d users are", accounts, users)
+	more := ""
+	if len(names) > few {
+		more = fmt.Sprintf(" and %d more", len(names)-few)
+		names = names[:few]
+	}
+	return "not in it: " + strings.Join(names, ", ") + more
 }
 
 // normalizePolicy gives every setting its normal form, so that the same value

@@ -108,7 +108,7 @@ func (p *program) shareList(c *cli.Context) error {
 			n := &v.tree.Nodes[i]
 			parent := parentName(v.tree, n)
 			table.Add(n.Name, "", parent, amount.Percent(n.Share), percent(n.ShareOfCluster))
-			rows = append(rows, shareRow{Account: n.Name, Parent: parent, Share: percentOf(n.Share), ShareOfCluster: n.ShareOfCluster * 100})
+			rows = append(rows, shareRow{Account: n.Name, Parent: parent, Share: percentOf(n.Share), ShareOfCluster: percentNumber(n.ShareOfCluster)})
 			for j := range n.Users {
 				u := &n.Users[j]
 				table.Add(n.Name, u.Name, n.Name, amount.Percent(memberShare(u)), percent(u.ShareOfCluster))

@@ -261,6 +261,7 @@ func (s *session) recordCapacity(gpus, at string) {
 var (
 	localStamp = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\b`)
 	jsonStamp  = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
+	anyTarget  = regexp.MustCompile(`/\S+\.s\.PGSQL\.\d+, database "test_\d+",`)
 	tookTime   = regexp.MustCompile(` in \d+m?s\b`)
 )
 
@@ -283,7 +284,7 @@ func (s *session) mask(text string) string {
 		}
 		return stamp
 	})
-	text = strings.ReplaceAll(text, s.dsn, "DSN")
+	text = anyTarget.ReplaceAllString(text, "HOST, database NAME,")
 	return tookTime.ReplaceAllString(text, " in 5ms")
 }
 

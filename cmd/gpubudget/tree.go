@@ -166,7 +166,7 @@ func (b *bill) table(nodes []fairshare.Node, t *fairshare.Tree, accountsOnly boo
 		indent := strings.Repeat(" ", n.Depth)
 		unassigned := percentOf(n.Unassigned)
 		row := treeRow{Depth: n.Depth, Unassigned: &unassigned, shareRow: shareRow{Account: n.Name, Parent: parentName(t, n),
-			Share: percentOf(n.Share), ShareOfCluster: n.ShareOfCluster * 100}}
+			Share: percentOf(n.Share), ShareOfCluster: percentNumber(n.ShareOfCluster)}}
 		b.fill(&row, n.ShareOfCluster, b.due.Account(n.Name))
 		table.Add(indent+n.Name, "", amount.Percent(n.Share), percent(n.ShareOfCluster), amount.Percent(n.Unassigned), gpuText(row.GPUs), hoursText(row.Entitled))
 		rows = append(rows, row)

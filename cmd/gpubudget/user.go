@@ -118,7 +118,7 @@ type shareRow struct {
 }
 
 func userRow(n *fairshare.Node, u *fairshare.NodeUser) shareRow {
-	return shareRow{Account: n.Name, User: u.Name, Share: percentOf(u.Share), EqualPart: u.EqualPart, ShareOfCluster: u.ShareOfCluster * 100}
+	return shareRow{Account: n.Name, User: u.Name, Share: percentOf(u.Share), EqualPart: u.EqualPart, ShareOfCluster: percentNumber(u.ShareOfCluster)}
 }
 
 func (p *program) userList(c *cli.Context) error {

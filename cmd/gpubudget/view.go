@@ -4,6 +4,7 @@ package main
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,6 +56,10 @@ func (v view) nodesByName() []*fairshare.Node {
 func (v view) json(name string, rows any) map[string]any {
 	return map[string]any{"cluster": v.cluster, "at": v.at.UTC().Truncate(time.Millisecond), name: rows}
 }
+
+// percentNumber is a fraction in percent, without the noise of binary floating
+// point.
+func percentNumber(fraction float64) float64 { return math.Round(fraction*1e11) / 1e9 }
 
 // percentOf is a share in percent.
 func percentOf(s fairshare.Share) float64 { return float64(s) / float64(fairshare.Whole/100) }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/big"
 	"sort"
+	"strings"
 
 	"gpubudget/cmd/gpubudget/plan"
 	"gpubudget/fairshare"
@@ -33,7 +34,7 @@ func (l *Listing) Tree() (plan.Tree, []string, error) {
 		t.Cluster = l.Associations[0].Cluster
 	}
 	root.fill(&t.Root)
-	return t, b.notes, nil
+	return t, b.notes(), nil
 }
 
 // node is an account with what stands below it, in raw shares.
@@ -55,11 +56,36 @@ type leaf struct {
 
 type builder struct {
 	accounts map[string]*node
-	notes    []string
+	// What was met of each case that a note tells of.
+	inheritAccounts, inheritUsers, partitionUsers []string
+	slurmsRoot                                    bool
 }
 
-func (b *builder) note(format string, args ...any) {
-	b.notes = append(b.notes, fmt.Sprintf(format, args...))
+// notes tells of what was met, whatever its number in one line each.
+func (b *builder) notes() []string {
+	var notes []string
+	if b.slurmsRoot {
+		notes = append(notes, "user root of account root is left out, it is Slurm's own")
+	}
+	if len(b.inheritAccounts) > 0 {
+		notes = append(notes, "Fairshare=parent gives an account what all below it have together: "+some(b.inheritAccounts))
+	}
+	if len(b.inheritUsers) > 0 {
+		notes = append(notes, "Fairshare=parent counts as 1 for a user: "+some(b.inheritUsers))
+	}
+	if len(b.partitionUsers) > 0 {
+		notes = append(notes, "shares by partition are added up: "+some(b.partitionUsers))
+	}
+	return notes
+}
+
+// some is the first few names of a list.
+func some(names []string) string {
+	const few = 5
+	if len(names) <= few {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
 }
 
 func (b *builder) collect(l *Listing) error {
@@ -82,7 +108,7 @@ func (b *builder) collect(l *Listing) error {
 		}
 		parent.children = append(parent.children, n)
 		if n.share == Inherit {
-			b.note("account %s has Fairshare=parent: it gets what all below it have together", n.name)
+			b.inheritAccounts = append(b.inheritAccounts, n.name)
 		}
 	}
 	if err := b.checkReached(order); err != nil {
@@ -118,7 +144,7 @@ func (b *builder) collectUsers(l *Listing) error {
 			continue
 		}
 		if a.User == "root" && a.Account == fairshare.RootAccount {
-			b.note("user root of account root is left out: it is Slurm's own")
+			b.slurmsRoot = true
 			continue
 		}
 		account, ok := b.accounts[a.Account]
@@ -146,12 +172,12 @@ func (b *builder) add(u *leaf, a Association) error {
 		return fmt.Errorf("line %d: user %s is in account %s a second time", a.Line, a.User, a.Account)
 	}
 	if u.partitions == 2 {
-		b.note("user %s has shares by partition in account %s: they are added up", a.User, a.Account)
+		b.partitionUsers = append(b.partitionUsers, a.User+" in "+a.Account)
 	}
 	share := a.Share
 	if share == Inherit {
 		share = 1
-		b.note("user %s of account %s has Fairshare=parent: it counts as 1", a.User, a.Account)
+		b.inheritUsers = append(b.inheritUsers, a.User+" in "+a.Account)
 	}
 	u.share += share
 	return nil
