@@ -270,12 +270,17 @@ static void run_pass(bool prioritize, struct gpub_job *batch)
 		 pass.read_ns / (double)NS_PER_MS, pass.write_ns / (double)NS_PER_MS);
 }
 
+static int64_t calc_period_ms(void)
+{
+	return slurm_conf.priority_calc_period ? slurm_conf.priority_calc_period * (int64_t)1000 : 300000;
+}
+
 static int64_t pass_interval_ns(void)
 {
 	int64_t ms = engine->interval_ms();
 
 	if (ms <= 0)
-		ms = slurm_conf.priority_calc_period * (int64_t)1000;
+		ms = calc_period_ms();
 	return (ms < LEAST_MS ? LEAST_MS : ms) * NS_PER_MS;
 }
 
@@ -312,10 +317,15 @@ static int64_t earlier(int64_t a, int64_t b)
 static void *pass_thread(void *arg)
 {
 	struct gpub_job *batch = arg;
-	int64_t next_pass = monotonic_ns(), next_sighting = next_pass, next;
+	int64_t next_pass = monotonic_ns(), next_sighting = next_pass, next_period = next_pass, next;
 
 	do {
 		int64_t now = monotonic_ns();
+
+		if (now >= next_period) {
+			limits_period();
+			next_period = now + calc_period_ms() * NS_PER_MS;
+		}
 		/* Only one of the two: a pass sees every job as well. */
 		if (wanted() || now >= next_pass) {
 			run_pass(true, batch);
@@ -325,7 +335,7 @@ static void *pass_thread(void *arg)
 			run_pass(false, batch);
 			next_sighting = now + SIGHTING_MS * (int64_t)NS_PER_MS;
 		}
-		next = earlier(next_pass, next_sighting);
+		next = earlier(next_period, earlier(next_pass, next_sighting));
 		if (engine->wanted)
 			next = earlier(next, monotonic_ns() + WANTED_MS * (int64_t)NS_PER_MS);
 	} while (sleep_until(next));

@@ -53,6 +53,7 @@ static int start(void)
 	if (!layout_conf_ok() || engine_start() != SLURM_SUCCESS)
 		return SLURM_ERROR;
 	site_factor_plugin_init();
+	limits_start();
 	return configure();
 }
 
@@ -120,11 +121,11 @@ EXPORT uint32_t priority_p_set(uint32_t last_prio, job_record_t *job)
  * debug flags. The associations' run seconds were reset if assoc_clear. */
 EXPORT void priority_p_reconfig(bool assoc_clear)
 {
-	(void)assoc_clear;
 	if (!engine)
 		return;
 	configure();
 	site_factor_g_reconfig();
+	limits_reconfigure(assoc_clear);
 	pass_wake();
 }
 
@@ -192,4 +193,5 @@ static void see_end(const job_record_t *job)
 EXPORT void priority_p_job_end(job_record_t *job)
 {
 	see_end(job);
+	limits_job_end(job);
 }

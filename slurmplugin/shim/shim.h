@@ -109,6 +109,15 @@ int pass_start(void);
 void pass_stop(void);
 void pass_wake(void);
 
+/* limits.c: usage for GrpTRESMins, GrpWall and GrpTRESRunMins. */
+void limits_start(void);
+/* Once every PriorityCalcPeriod. Takes its locks. */
+void limits_period(void);
+/* After a reconfigure; cleared if slurmctld has counted run seconds anew. */
+void limits_reconfigure(bool cleared);
+/* A job gives back its nodes or changes size. Needs the job write lock. */
+void limits_job_end(job_record_t *job);
+
 /* standings.c: what sshare reads. */
 void standings_update(void);
 /* One association; the caller holds the association manager's assoc lock. */

@@ -53,7 +53,6 @@
 #pragma weak job_list
 #pragma weak last_job_update
 #pragma weak slurmctld_tres_cnt
-#pragma weak calc_job_billable_tres
 #pragma weak find_job_record
 #pragma weak find_part_record
 #pragma weak lock_slurmctld

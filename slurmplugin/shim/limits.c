@@ -1,0 +1,508 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * limits.c: the usage that Slurm's own limits are checked against.
+ *
+ * slurmctld leaves this to the priority plugin. GrpTRESMins and GrpWall, of
+ * associations and of QOS, are compared with usage that decays by half every
+ * PriorityDecayHalfLife and is cleared every PriorityUsageResetPeriod;
+ * GrpTRESRunMins with what running jobs may still use before their time limits
+ * end. Both are brought up to date every PriorityCalcPeriod. It has nothing to
+ * do with budgets, whose usage is kept in Postgres.
+ *
+ * Usage is added from the end of one period to the end of the next, so it must
+ * be known when the last one ended. That is kept in StateSaveLocation, in the
+ * file and form of priority/multifactor: a site can change over and back.
+ */
+#define _GNU_SOURCE
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shim.h"
+
+#define STATE_FILE "priority_last_decay_ran"
+
+/* Changed under the job read lock by the pass thread alone, read under the
+ * job write lock by those that end a job. */
+static time_t last_period;
+static time_t last_reset;
+static bool reset_done; /* PriorityUsageResetPeriod=NOW, once after each reading of the configuration */
+
+/* ---- what a job adds ---- */
+
+struct usage {
+	double wall, wall_undecayed;       /* seconds times UsageFactor */
+	double billing, billing_undecayed; /* the same times billable TRES */
+};
+
+static double usage_factor(const job_record_t *job)
+{
+	const slurmdb_qos_rec_t *qos = job->qos_ptr;
+
+	return qos && qos->usage_factor >= 0 ? qos->usage_factor : 1;
+}
+
+/* A little less than exact, but what priority/multifactor multiplies with. */
+static double decay_of_a_second(void)
+{
+	return slurm_conf.priority_decay_hl ? 1 - 0.693 / slurm_conf.priority_decay_hl : 1;
+}
+
+/* The QOS that count a job: its own and its partition's. */
+static uint32_t counting_qos(const job_record_t *job, slurmdb_qos_rec_t *qos[2])
+{
+	uint32_t count = 0;
+
+	if (job->qos_ptr)
+		qos[count++] = job->qos_ptr;
+	if (job->part_ptr && job->part_ptr->qos_ptr && job->part_ptr->qos_ptr != job->qos_ptr)
+		qos[count++] = job->part_ptr->qos_ptr;
+	return count;
+}
+
+static bool counts_tres(const job_record_t *job, int i)
+{
+	return i != TRES_ARRAY_ENERGY && job->tres_alloc_cnt && job->tres_alloc_cnt[i] &&
+	       job->tres_alloc_cnt[i] != NO_CONSUME_VAL64;
+}
+
+static bool limits_enforced(void)
+{
+	return accounting_enforce & ACCOUNTING_ENFORCE_LIMITS;
+}
+
+static void add_tres(long double *tres_raw, const job_record_t *job, double wall)
+{
+	for (int i = 0; limits_enforced() && i < slurmctld_tres_cnt; i++)
+		if (counts_tres(job, i))
+			tres_raw[i] += (long double)wall * job->tres_alloc_cnt[i];
+}
+
+static void add_usage(const job_record_t *job, const struct usage *usage)
+{
+	slurmdb_qos_rec_t *qos[2];
+
+	for (slurmdb_assoc_rec_t *assoc = job->assoc_ptr; assoc; assoc = assoc->usage->parent_assoc_ptr) {
+		assoc->usage->grp_used_wall += usage->wall;
+		assoc->usage->usage_raw += usage->billing;
+		add_tres(assoc->usage->usage_tres_raw, job, usage->wall);
+	}
+	for (uint32_t i = counting_qos(job, qos); i--;) {
+		bool undecayed = qos[i]->flags & QOS_FLAG_NO_DECAY;
+		double wall = undecayed ? usage->wall_undecayed : usage->wall;
+
+		qos[i]->usage->grp_used_wall += wall;
+		qos[i]->usage->usage_raw += undecayed ? usage->billing_undecayed : usage->billing;
+		add_tres(qos[i]->usage->usage_tres_raw, job, wall);
+	}
+}
+
+/* From when on this job's usage is still to be added. The end of what it used
+ * before a change of size has been added already. */
+static time_t not_yet_added(const job_record_t *job)
+{
+	time_t from = last_period > job->start_time ? last_period : job->start_time;
+
+	return !IS_JOB_RESIZING(job) && job->resize_time > from ? job->resize_time : from;
+}
+
+static void add_time(const job_record_t *job, time_t until)
+{
+	double seconds = difftime(until, not_yet_added(job));
+	double billable = job->billable_tres, factor = usage_factor(job);
+	struct usage usage;
+
+	if (seconds <= 0)
+		return;
+	if (fabs(billable - NO_VAL) < 1)
+		billable = job->total_cpus;
+	usage.wall_undecayed = seconds * factor;
+	usage.wall = seconds * pow(decay_of_a_second(), seconds) * factor;
+	usage.billing_undecayed = seconds * billable * factor;
+	usage.billing = seconds * pow(decay_of_a_second(), seconds) * billable * factor;
+	add_usage(job, &usage);
+}
+
+/* ---- what running jobs may still use ---- */
+
+/* Seconds to the end of the time limit, times UsageFactor: what slurmctld adds
+ * when a job starts, less what it has used. */
+static uint64_t remaining(const job_record_t *job, time_t at)
+{
+	uint64_t limit = (uint64_t)job->time_limit * 60, used = at > job->start_time ? at - job->start_time : 0;
+
+	return used < limit ? (limit - used) * usage_factor(job) : 0;
+}
+
+static void change_run_secs(uint64_t *run_secs, const job_record_t *job, uint64_t seconds, bool add)
+{
+	for (int i = 0; i < slurmctld_tres_cnt; i++) {
+		uint64_t change = counts_tres(job, i) ? seconds * job->tres_alloc_cnt[i] : 0;
+
+		if (add)
+			run_secs[i] += change;
+		else
+			run_secs[i] -= run_secs[i] > change ? change : run_secs[i];
+	}
+}
+
+static void change_all_run_secs(const job_record_t *job, uint64_t seconds, bool add)
+{
+	slurmdb_qos_rec_t *qos[2];
+
+	for (slurmdb_assoc_rec_t *assoc = job->assoc_ptr; assoc; assoc = assoc->usage->parent_assoc_ptr)
+		change_run_secs(assoc->usage->grp_used_tres_run_secs, job, seconds, add);
+	for (uint32_t i = counting_qos(job, qos); i--;)
+		change_run_secs(qos[i]->usage->grp_used_tres_run_secs, job, seconds, add);
+}
+
+static int clear_assoc_run_secs(void *x, void *arg)
+{
+	slurmdb_assoc_rec_t *assoc = x;
+
+	(void)arg;
+	memset(assoc->usage->grp_used_tres_run_secs, 0, slurmctld_tres_cnt * sizeof(uint64_t));
+	return SLURM_SUCCESS;
+}
+
+static int clear_qos_run_secs(void *x, void *arg)
+{
+	slurmdb_qos_rec_t *qos = x;
+
+	(void)arg;
+	memset(qos->usage->grp_used_tres_run_secs, 0, slurmctld_tres_cnt * sizeof(uint64_t));
+	return SLURM_SUCCESS;
+}
+
+/* Is this a job that slurmctld has counted as begun and not as ended? */
+static bool counted(const job_record_t *job)
+{
+	return (IS_JOB_RUNNING(job) || IS_JOB_SUSPENDED(job)) && !IS_JOB_COMPLETING(job) && job->assoc_ptr &&
+	       job->end_time_exp != (time_t)NO_VAL;
+}
+
+static int add_run_secs(void *x, void *arg)
+{
+	const job_record_t *job = x;
+
+	if (counted(job))
+		change_all_run_secs(job, remaining(job, *(time_t *)arg), true);
+	return SLURM_SUCCESS;
+}
+
+/* Counted anew from all running jobs and not carried forward: slurmctld adds a
+ * whole time limit again after a restart, a reconfigure and a change of size,
+ * and nothing can drift. */
+static void recount_run_secs(time_t now)
+{
+	if (!limits_enforced())
+		return;
+	list_for_each_ro(assoc_mgr_assoc_list, clear_assoc_run_secs, NULL);
+	list_for_each_ro(assoc_mgr_qos_list, clear_qos_run_secs, NULL);
+	list_for_each_ro(job_list, add_run_secs, &now);
+}
+
+/* ---- decay and reset ---- */
+
+static void multiply(long double *usage_raw, long double *tres_raw, double *wall, double by)
+{
+	*usage_raw *= by;
+	for (int i = 0; i < slurmctld_tres_cnt; i++)
+		tres_raw[i] *= by;
+	*wall *= by;
+}
+
+static void multiply_assoc_usage(slurmdb_assoc_usage_t *usage, double by)
+{
+	multiply(&usage->usage_raw, usage->usage_tres_raw, &usage->grp_used_wall, by);
+}
+
+/* An account's leaf_usage is what users that have been deleted left there. */
+static int decay_assoc(void *x, void *arg)
+{
+	slurmdb_assoc_rec_t *assoc = x;
+
+	multiply_assoc_usage(assoc->usage, *(double *)arg);
+	if (assoc->leaf_usage && assoc->leaf_usage != assoc->usage)
+		multiply_assoc_usage(assoc->leaf_usage, *(double *)arg);
+	return SLURM_SUCCESS;
+}
+
+static int decay_qos(void *x, void *arg)
+{
+	slurmdb_qos_rec_t *qos = x;
+
+	if (!(qos->flags & QOS_FLAG_NO_DECAY))
+		multiply(&qos->usage->usage_raw, qos->usage->usage_tres_raw, &qos->usage->grp_used_wall,
+			 *(double *)arg);
+	return SLURM_SUCCESS;
+}
+
+static void decay(double seconds)
+{
+	double by = pow(decay_of_a_second(), seconds);
+
+	if (seconds <= 0 || by == 1)
+		return;
+	if (by < DBL_MIN)
+		by = DBL_MIN;
+	list_for_each_ro(assoc_mgr_assoc_list, decay_assoc, &by);
+	list_for_each_ro(assoc_mgr_qos_list, decay_qos, &by);
+}
+
+static int reset_assoc(void *x, void *arg)
+{
+	slurmdb_assoc_rec_t *assoc = x;
+
+	(void)arg;
+	multiply_assoc_usage(assoc->usage, 0);
+	if (assoc->leaf_usage && assoc->leaf_usage != assoc->usage) {
+		slurmdb_destroy_assoc_usage(assoc->leaf_usage);
+		assoc->leaf_usage = NULL;
+	}
+	return SLURM_SUCCESS;
+}
+
+static int reset_qos(void *x, void *arg)
+{
+	slurmdb_qos_rec_t *qos = x;
+
+	(void)arg;
+	multiply(&qos->usage->usage_raw, qos->usage->usage_tres_raw, &qos->usage->grp_used_wall, 0);
+	return SLURM_SUCCESS;
+}
+
+/* The first day of the next reset period after a moment: local midnight. */
+static time_t next_reset(uint16_t period, time_t after)
+{
+	struct tm day;
+
+	localtime_r(&after, &day);
+	day.tm_sec = day.tm_min = day.tm_hour = 0;
+	day.tm_isdst = -1;
+	switch (period) {
+	case PRIORITY_RESET_DAILY:
+		day.tm_mday++;
+		break;
+	case PRIORITY_RESET_WEEKLY:
+		day.tm_mday += 7 - day.tm_wday;
+		break;
+	case PRIORITY_RESET_MONTHLY:
+		day.tm_mday = 1;
+		day.tm_mon++;
+		break;
+	case PRIORITY_RESET_QUARTERLY:
+		day.tm_mday = 1;
+		day.tm_mon += 3 - day.tm_mon % 3;
+		break;
+	default: /* PRIORITY_RESET_YEARLY */
+		day.tm_mday = 1;
+		day.tm_mon = 0;
+		day.tm_year++;
+	}
+	return mktime(&day);
+}
+
+static bool reset_is_due(time_t now)
+{
+	uint16_t period = slurm_conf.priority_reset_period;
+	time_t next, due = 0;
+
+	if (period == PRIORITY_RESET_NONE)
+		return false;
+	if (period == PRIORITY_RESET_NOW) {
+		if (reset_done)
+			return false;
+		reset_done = true;
+		last_reset = now;
+		return true;
+	}
+	for (next = next_reset(period, last_reset); next > last_reset && next <= now; next = next_reset(period, next))
+		due = next;
+	if (due)
+		last_reset = due;
+	return due != 0;
+}
+
+static void reset_if_due(time_t now)
+{
+	if (!reset_is_due(now))
+		return;
+	info("gpubudget: usage of associations and QOS is reset, as PriorityUsageResetPeriod says");
+	list_for_each_ro(assoc_mgr_assoc_list, reset_assoc, NULL);
+	list_for_each_ro(assoc_mgr_qos_list, reset_qos, NULL);
+}
+
+/* ---- the state file: two times, each 8 bytes, most significant first ---- */
+
+struct times {
+	uint64_t last_period, last_reset;
+};
+
+static void state_path(char *path, size_t size, const char *suffix)
+{
+	snprintf(path, size, "%s/" STATE_FILE "%s", slurm_conf.state_save_location, suffix);
+}
+
+static bool read_times(const char *suffix, struct times *times)
+{
+	char path[PATH_MAX];
+	ssize_t got;
+	int fd;
+
+	state_path(path, sizeof(path), suffix);
+	if ((fd = open(path, O_RDONLY | O_CLOEXEC)) < 0)
+		return false;
+	got = read(fd, times, sizeof(*times));
+	close(fd);
+	if (got == sizeof(*times))
+		return true;
+	error("gpubudget: %s is incomplete", path);
+	return false;
+}
+
+static void load_times(void)
+{
+	struct times times = { 0 };
+
+	if (!read_times("", &times) && !read_times(".old", &times))
+		info("gpubudget: no " STATE_FILE " in StateSaveLocation: running jobs are counted from their start");
+	last_period = be64toh(times.last_period);
+	last_reset = be64toh(times.last_reset);
+	if (!last_reset)
+		last_reset = time(NULL);
+}
+
+static bool write_times(const char *path, const struct times *times)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	bool ok;
+
+	if (fd < 0)
+		return false;
+	ok = write(fd, times, sizeof(*times)) == sizeof(*times) && !fsync(fd);
+	return !close(fd) && ok;
+}
+
+static void save_times(void)
+{
+	struct times times = { htobe64(last_period), htobe64(last_reset) };
+	char path[PATH_MAX], new[PATH_MAX], old[PATH_MAX];
+
+	state_path(path, sizeof(path), "");
+	state_path(new, sizeof(new), ".new");
+	state_path(old, sizeof(old), ".old");
+	if (!write_times(new, &times)) {
+		error("gpubudget: cannot write %s: %s", new, strerror(errno));
+		return;
+	}
+	unlink(old);
+	if (link(path, old) && errno != ENOENT)
+		debug("gpubudget: cannot keep %s: %s", old, strerror(errno));
+	if (rename(new, path))
+		error("gpubudget: cannot write %s: %s", path, strerror(errno));
+}
+
+/* ---- what the plugin calls ---- */
+
+static int add_job(void *x, void *arg)
+{
+	const job_record_t *job = x;
+
+	if (counted(job) && !IS_JOB_POWER_UP_NODE(job))
+		add_time(job, *(time_t *)arg);
+	return SLURM_SUCCESS;
+}
+
+/* Job read lock and the association manager's locks. */
+static bool lock_lists(slurmctld_lock_t *locks, assoc_mgr_lock_t *assoc_locks)
+{
+	*locks = (slurmctld_lock_t){ .job = READ_LOCK, .node = READ_LOCK, .part = READ_LOCK };
+	*assoc_locks = (assoc_mgr_lock_t){ .assoc = WRITE_LOCK, .qos = WRITE_LOCK, .tres = READ_LOCK };
+	lock_slurmctld(*locks);
+	assoc_mgr_lock(assoc_locks);
+	return assoc_mgr_assoc_list && assoc_mgr_root_assoc && assoc_mgr_qos_list;
+}
+
+static void unlock_lists(slurmctld_lock_t *locks, assoc_mgr_lock_t *assoc_locks)
+{
+	assoc_mgr_unlock(assoc_locks);
+	unlock_slurmctld(*locks);
+}
+
+void limits_start(void)
+{
+	reset_done = false;
+	load_times();
+}
+
+void limits_period(void)
+{
+	slurmctld_lock_t locks;
+	assoc_mgr_lock_t assoc_locks;
+	time_t now;
+	bool any = lock_lists(&locks, &assoc_locks);
+
+	now = time(NULL);
+	if (any) {
+		reset_if_due(now);
+		if (last_period)
+			decay(difftime(now, last_period));
+		list_for_each_ro(job_list, add_job, &now);
+		recount_run_secs(now);
+		last_period = now;
+	}
+	unlock_lists(&locks, &assoc_locks);
+	if (any)
+		save_times();
+}
+
+void limits_reconfigure(bool cleared)
+{
+	slurmctld_lock_t locks;
+	assoc_mgr_lock_t assoc_locks;
+
+	if (!cleared)
+		return;
+	reset_done = false;
+	/* As of the last period, which is what held_run_secs expects. */
+	if (lock_lists(&locks, &assoc_locks))
+		recount_run_secs(last_period);
+	unlock_lists(&locks, &assoc_locks);
+}
+
+/* What slurmctld or the last recount holds for this job. After a change of
+ * size slurmctld has added the whole time limit again. */
+static uint64_t held_run_secs(const job_record_t *job)
+{
+	bool readded = !IS_JOB_RESIZING(job) && job->resize_time > last_period;
+
+	if (!job->nodes || readded)
+		return remaining(job, job->start_time);
+	return remaining(job, last_period > job->start_time ? last_period : job->start_time);
+}
+
+void limits_job_end(job_record_t *job)
+{
+	assoc_mgr_lock_t locks = { .assoc = WRITE_LOCK, .qos = WRITE_LOCK, .tres = READ_LOCK };
+	time_t until = time(NULL);
+
+	if (job->end_time_exp == (time_t)NO_VAL)
+		return;
+	if (job->end_time && until > job->end_time)
+		until = job->end_time;
+	assoc_mgr_lock(&locks);
+	if (job->nodes)
+		add_time(job, until);
+	if (limits_enforced())
+		change_all_run_secs(job, held_run_secs(job), false);
+	assoc_mgr_unlock(&locks);
+	/* How slurmctld knows that this job has been ended. */
+	job->end_time_exp = (time_t)NO_VAL;
+}
