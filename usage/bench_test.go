@@ -40,3 +40,13 @@ func BenchmarkCharges(b *testing.B) {
 		b.ReportMetric(float64(len(charges)), "rows")
 	}
 }
+
+// BenchmarkWriteRuns writes 10,000 runs that have ended, in one batch.
+func BenchmarkWriteRuns(b *testing.B) {
+	s := usage.NewStore(pgtest.Pool(b))
+	n := 0
+	for b.Loop() {
+		n++
+		require.NoError(b, s.WriteRuns(ctx, manyRuns(fmt.Sprintf("c%d", n), 10_000)))
+	}
+}
