@@ -4,7 +4,6 @@ package budgets
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -111,12 +110,12 @@ func (s *Store) Clusters(ctx context.Context) ([]string, error) {
 // Version is the number of the cluster's last entry, 0 if there is none. It
 // changes with every entry.
 func (s *Store) Version(ctx context.Context, cluster string) (int64, error) {
-	var head int64
-	err := s.db.QueryRow(ctx, "SELECT head FROM gpubudget.cluster WHERE name = $1", cluster).Scan(&head)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+	var last int64
+	err := s.db.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM gpubudget.ledger WHERE cluster = $1", cluster).Scan(&last)
+	if err != nil {
 		return 0, fmt.Errorf("read the ledger's version: %w", err)
 	}
-	return head, nil
+	return last, nil
 }
 
 // Account is an open account at an instant.

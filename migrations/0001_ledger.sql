@@ -12,23 +12,20 @@
 
 CREATE TABLE gpubudget.cluster (
     name       text COLLATE "C" PRIMARY KEY,
-    head       bigint NOT NULL DEFAULT 0,
     granted    bigint NOT NULL DEFAULT 0,
-    tx         xid8,
-    tx_base    bigint NOT NULL DEFAULT 0,
+    writer     xid8,
+    base       bigint NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
 
     CONSTRAINT cluster_name_valid CHECK (name ~ '^[!-~]{1,128}$' AND name !~ '["''`,|=:;\\]'),
-    CONSTRAINT cluster_head_valid CHECK (head >= 0 AND tx_base BETWEEN 0 AND head),
     -- Keeps every sum of grants far within 64 bits.
     CONSTRAINT cluster_granted_valid CHECK (granted BETWEEN 0 AND 1000000000000000000)
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE gpubudget.cluster IS 'One row per cluster, made by its first ledger entry. Writers of a cluster take turns on its row.';
-COMMENT ON COLUMN gpubudget.cluster.head IS 'Sequence number of the cluster''s last ledger entry.';
 COMMENT ON COLUMN gpubudget.cluster.granted IS 'Sum of all deposits and transfers, GPU-milliseconds.';
-COMMENT ON COLUMN gpubudget.cluster.tx IS 'The transaction that wrote the last entry.';
-COMMENT ON COLUMN gpubudget.cluster.tx_base IS 'The head before that transaction.';
+COMMENT ON COLUMN gpubudget.cluster.writer IS 'The transaction that wrote the last entry.';
+COMMENT ON COLUMN gpubudget.cluster.base IS 'Number of the last entry before that transaction''s.';
 
 CREATE TABLE gpubudget.account (
     cluster    text COLLATE "C" NOT NULL REFERENCES gpubudget.cluster,
@@ -140,10 +137,12 @@ COMMENT ON COLUMN gpubudget.ledger.amount IS 'GPU-milliseconds of a deposit or t
 
 CREATE UNIQUE INDEX ledger_key ON gpubudget.ledger (cluster, key) WHERE key IS NOT NULL;
 CREATE INDEX ledger_recorded ON gpubudget.ledger (cluster, recorded_at);
-CREATE INDEX ledger_account ON gpubudget.ledger (cluster, account, seq) WHERE account IS NOT NULL;
-CREATE INDEX ledger_receiver ON gpubudget.ledger (cluster, receiver, seq) WHERE receiver IS NOT NULL;
+CREATE INDEX ledger_receiver ON gpubudget.ledger (cluster, receiver) WHERE receiver IS NOT NULL;
 CREATE INDEX ledger_grants ON gpubudget.ledger (cluster, effective_until) WHERE kind IN ('deposit', 'transfer');
 CREATE INDEX ledger_policy ON gpubudget.ledger (cluster, setting, effective_from, seq) WHERE kind = 'policy_set';
+-- When something about an account begins or ends.
+CREATE INDEX ledger_account_from ON gpubudget.ledger (cluster, account, effective_from) WHERE account IS NOT NULL;
+CREATE INDEX ledger_account_until ON gpubudget.ledger (cluster, account, effective_until) WHERE effective_until IS NOT NULL;
 -- The timelines of an account and of a membership: is it there, under whom, and
 -- with what share?
 CREATE INDEX ledger_account_open ON gpubudget.ledger (cluster, account, effective_from, seq)
@@ -181,8 +180,7 @@ CREATE TRIGGER refuse_change BEFORE UPDATE OR DELETE OR TRUNCATE ON gpubudget.ac
 CREATE TRIGGER refuse_change BEFORE DELETE OR TRUNCATE ON gpubudget.cluster
     FOR EACH STATEMENT EXECUTE FUNCTION gpubudget.refuse_change();
 
--- The rows of cluster and account are written by the ledger's own trigger only;
--- so is a cluster's head, which numbers the entries.
+-- The rows of cluster and account are written by the ledger's own trigger only.
 -- +goose StatementBegin
 CREATE FUNCTION gpubudget.refuse_direct_write() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -383,10 +381,50 @@ END
 $$;
 -- +goose StatementEnd
 
+-- +goose StatementBegin
+CREATE FUNCTION gpubudget.last_seq(of_cluster text) RETURNS bigint
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN coalesce((SELECT l.seq FROM gpubudget.ledger l WHERE l.cluster = of_cluster ORDER BY l.seq DESC LIMIT 1), 0);
+END
+$$;
+-- +goose StatementEnd
+
+COMMENT ON FUNCTION gpubudget.last_seq IS 'Number of the cluster''s last entry, 0 if there is none.';
+
+-- The cluster's writers take turns from here to the end of their transactions.
+-- The row is updated once by each, so that at REPEATABLE READ and above a
+-- writer whose snapshot is older than the last entry fails here.
+-- +goose StatementBegin
+CREATE FUNCTION gpubudget.take_turn(of_cluster text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    own CONSTANT xid8 := pg_current_xact_id();
+    last_writer xid8;
+BEGIN
+    SELECT c.writer INTO last_writer FROM gpubudget.cluster c WHERE c.name = of_cluster FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        INSERT INTO gpubudget.cluster (name) VALUES (of_cluster) ON CONFLICT DO NOTHING;
+        SELECT c.writer INTO last_writer FROM gpubudget.cluster c WHERE c.name = of_cluster FOR NO KEY UPDATE;
+        INSERT INTO gpubudget.account (cluster, name) VALUES (of_cluster, 'root') ON CONFLICT DO NOTHING;
+    END IF;
+    IF last_writer IS DISTINCT FROM own THEN
+        UPDATE gpubudget.cluster c SET writer = own, base = gpubudget.last_seq(of_cluster) WHERE c.name = of_cluster;
+    END IF;
+END
+$$;
+-- +goose StatementEnd
+
 -- Runs as the tables' owner, so that a writer needs INSERT on the ledger only.
+-- Its queries are small, many, and best served by the indexes, whatever the
+-- planner thinks of tables it has no statistics of yet.
 -- +goose StatementBegin
 CREATE FUNCTION gpubudget.accept_entry() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off
+    SET plan_cache_mode = force_generic_plan
+    SET jit = off
+AS $$
 DECLARE
     earlier gpubudget.ledger;
     is_member boolean;
@@ -397,15 +435,7 @@ BEGIN
     NEW.effective_from := date_trunc('milliseconds', NEW.effective_from);
     NEW.effective_until := date_trunc('milliseconds', NEW.effective_until);
 
-    -- The cluster's writers take turns from here to the end of their
-    -- transactions. At REPEATABLE READ and above a writer whose snapshot is
-    -- older than the last entry fails here and tries again.
-    PERFORM FROM gpubudget.cluster c WHERE c.name = NEW.cluster FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
-        INSERT INTO gpubudget.cluster (name) VALUES (NEW.cluster) ON CONFLICT DO NOTHING;
-        PERFORM FROM gpubudget.cluster c WHERE c.name = NEW.cluster FOR NO KEY UPDATE;
-        INSERT INTO gpubudget.account (cluster, name) VALUES (NEW.cluster, 'root') ON CONFLICT DO NOTHING;
-    END IF;
+    PERFORM gpubudget.take_turn(NEW.cluster);
 
     IF NEW.key IS NOT NULL THEN
         SELECT * INTO earlier FROM gpubudget.ledger l WHERE l.cluster = NEW.cluster AND l.key = NEW.key;
@@ -473,13 +503,10 @@ BEGIN
         END IF;
     END IF;
 
-    UPDATE gpubudget.cluster c
-    SET head = c.head + 1,
-        granted = c.granted + coalesce(NEW.amount, 0),
-        tx = pg_current_xact_id(),
-        tx_base = CASE WHEN c.tx = pg_current_xact_id() THEN c.tx_base ELSE c.head END
-    WHERE c.name = NEW.cluster
-    RETURNING c.head INTO NEW.seq;
+    IF NEW.amount IS NOT NULL THEN
+        UPDATE gpubudget.cluster c SET granted = c.granted + NEW.amount WHERE c.name = NEW.cluster;
+    END IF;
+    NEW.seq := gpubudget.last_seq(NEW.cluster) + 1;
     PERFORM pg_notify('gpubudget_ledger', NEW.cluster);
     RETURN NEW;
 END
@@ -625,21 +652,37 @@ END
 $$;
 -- +goose StatementEnd
 
--- The checks run once per transaction and cluster, for its last entry: the
--- cluster's row is still locked, so the head is that entry's number.
+-- The checks run once per transaction and cluster, for its last entry; nobody
+-- else can have written one after it yet.
 -- +goose StatementBegin
 CREATE FUNCTION gpubudget.check_entries() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off
+    SET plan_cache_mode = force_generic_plan
+    SET jit = off
+AS $$
 DECLARE
     base bigint;
+    changed record;
 BEGIN
-    SELECT c.tx_base INTO base FROM gpubudget.cluster c WHERE c.name = NEW.cluster AND c.head = NEW.seq;
-    IF NOT FOUND THEN
+    IF NEW.seq < gpubudget.last_seq(NEW.cluster) THEN
         RETURN NULL;
     END IF;
-    PERFORM gpubudget.check_parents(NEW.cluster, base);
-    PERFORM gpubudget.check_closings(NEW.cluster, base);
-    PERFORM gpubudget.check_shares(NEW.cluster, base);
+    SELECT c.base INTO STRICT base FROM gpubudget.cluster c WHERE c.name = NEW.cluster;
+    SELECT bool_or(l.kind IN ('account_add', 'account_move')) AS placed,
+           bool_or(l.kind = 'account_close') AS closed,
+           bool_or(l.kind IN ('account_add', 'account_move', 'share_set', 'user_add', 'user_share_set')) AS shared
+    INTO STRICT changed
+    FROM gpubudget.ledger l WHERE l.cluster = NEW.cluster AND l.seq > base;
+    IF changed.placed THEN
+        PERFORM gpubudget.check_parents(NEW.cluster, base);
+    END IF;
+    IF changed.closed THEN
+        PERFORM gpubudget.check_closings(NEW.cluster, base);
+    END IF;
+    IF changed.shared THEN
+        PERFORM gpubudget.check_shares(NEW.cluster, base);
+    END IF;
     RETURN NULL;
 END
 $$;
