@@ -72,7 +72,7 @@ $$;
 CREATE TABLE gpubudget.job_run (
     cluster         text COLLATE "C" NOT NULL,
     job_id          bigint      NOT NULL,
-    started_at      timestamptz NOT NULL,
+    started_at      timestamptz NOT NULL CHECK (started_at >= timestamptz 'epoch'),
     restart         bigint      NOT NULL DEFAULT 0,
     array_job_id    bigint      NOT NULL DEFAULT 0,          -- 0: no array
     array_task_id   bigint      NOT NULL DEFAULT 4294967295, -- 2^32-1: none

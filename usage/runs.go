@@ -26,7 +26,8 @@ import (
 //   - Sightings of one run at the very same time are ordered by their content.
 //
 // A run that ended before it started (a clock that was set back) is kept as one
-// of no length.
+// of no length. A start before 1970 is refused by Postgres, as is GPU time that
+// no bigint holds; nothing of the batch is written then.
 func (s *Store) WriteRuns(ctx context.Context, runs []Run) error {
 	if len(runs) == 0 {
 		return nil

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"gpubudget/budgets"
@@ -42,6 +43,8 @@ func newExample(t *testing.T) example {
 	_, err := b.AddAccount(context.Background(), "mini", "tiny", "root", fairshare.Whole, note)
 	require.NoError(t, err)
 	_, err = b.AddUser(context.Background(), "mini", "tiny", "ada", fairshare.EqualPart, note)
+	require.NoError(t, err)
+	_, err = b.AddAccount(context.Background(), "mini", "spare", "root", 0, note)
 	require.NoError(t, err)
 	configure(t, "Cluster="+reporttest.Cluster+"\n")
 	return example{dsn: pool.Config().ConnString(), caller: "ada", now: reporttest.Now}
@@ -91,6 +94,7 @@ func TestGolden(t *testing.T) {
 		{"format", e, []string{"-a", "-o", "acc%-30,USER%4,levelfs,delivered%,Delivered%8,entitled%6,usedh%3,strict%%7"}},
 		{"format_twice", e, []string{"-anPoaccount", "--format", "rank"}},
 		{"two_clusters", e, []string{"-M", "titan,mini", "-o", "Cluster,Account,User,Share"}},
+		{"unfunded", e, []string{"-aM", "mini", "-o", "account,levelfs,ratio,state"}},
 		{"stale", later, []string{"-U"}},
 		{"json", e, []string{"-a", "--json"}},
 		{"json_two_clusters", e, []string{"--json", "-M", "mini,titan", "-A", "root"}},
@@ -182,6 +186,28 @@ func TestWithoutAClusterToGoBy(t *testing.T) {
 	code, _, stderr = e.run()
 	require.Equal(t, exitError, code)
 	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+}
+
+func TestARoleThatMayOnlyRead(t *testing.T) {
+	e := newExample(t)
+	owner, err := pgx.Connect(context.Background(), e.dsn)
+	require.NoError(t, err)
+	defer owner.Close(context.Background())
+	do := func(sql string) {
+		_, err := owner.Exec(context.Background(), sql)
+		require.NoError(t, err)
+	}
+	do(`CREATE ROLE only_reads LOGIN`)
+	defer do(`DROP OWNED BY only_reads; DROP ROLE only_reads`)
+	e.dsn = strings.Replace(e.dsn, "user=postgres", "user=only_reads", 1)
+	code, _, stderr := e.run("-a")
+	require.Equal(t, exitError, code)
+	_, remedy, found := strings.Cut(stderr, "as the schema's owner: ")
+	require.True(t, found, stderr)
+	do(remedy)
+	code, stdout, stderr := e.run("-a")
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "vision")
 }
 
 func TestTheOnlyClusterIsTheDefault(t *testing.T) {
