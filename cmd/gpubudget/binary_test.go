@@ -21,7 +21,7 @@ import (
 // TestBinary tests what only the built program shows.
 func TestBinary(t *testing.T) {
 	dir := t.TempDir()
-	out, err := exec.Command("go", "build", "-ldflags", "-X main.version=1.2.3", "-o", dir, ".").CombinedOutput()
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-X main.version=1.2.3", "-o", dir, ".").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	t.Setenv("PATH", dir+":/usr/bin:/bin")
 	t.Run("exit codes", testExitCodes)
