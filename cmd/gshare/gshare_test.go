@@ -192,7 +192,7 @@ func TestARoleThatMayOnlyRead(t *testing.T) {
 	e := newExample(t)
 	owner, err := pgx.Connect(context.Background(), e.dsn)
 	require.NoError(t, err)
-	defer owner.Close(context.Background())
+	defer func() { require.NoError(t, owner.Close(context.Background())) }()
 	do := func(sql string) {
 		_, err := owner.Exec(context.Background(), sql)
 		require.NoError(t, err)
