@@ -19,7 +19,7 @@ const ABI = 1
 // Result codes, enum gpub_rc of bridge.h.
 const (
 	OK          = 0
-	Failed      = -1
+	Error       = -1
 	Panicked    = -2
 	ABIMismatch = -3
 )
@@ -70,7 +70,7 @@ const (
 	Suspended
 	Complete
 	Cancelled
-	FailedState
+	Failed
 	Timeout
 	NodeFail
 	Preempted

@@ -66,10 +66,13 @@ type Engine struct {
 	window   *window
 	weights  fairshare.Weights
 	size     Cluster
-	seen     fairshare.Seen    // what the jobs of this pass have
-	standing *standing         // of the latest pass that prioritized
-	stands   bool              // it is of this pass
-	spooled  fairshare.Instant // when demand went to the spool
+	ranking  *fairshare.Ranking // how everybody stands; nil before the first pass
+	stands   bool               // it is of this pass
+	seen     fairshare.Seen     // what the jobs of this pass have
+	scorer   scorer             // of the latest pass that gave priorities
+	prepared bool               // it is of this pass
+	tres     int                // how many TRES it weighs
+	spooled  fairshare.Instant  // when demand went to the spool
 
 	// Memory that is used again.
 	job            fairshare.Job
@@ -195,7 +198,8 @@ func (e *Engine) BeginPass(nowMS int64, c Cluster) {
 	e.wanted.Store(false)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.size, e.seen, e.stands = c, fairshare.Seen{}, false
+	e.size, e.seen = c, fairshare.Seen{}
+	e.stands, e.prepared = false, false
 	e.tracker.begin(fairshare.Instant(nowMS), c.GPUs)
 }
 
@@ -227,9 +231,9 @@ func (e *Engine) Prioritize(jobs []Job, out []Factors) error {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.stands {
-		e.stand(e.tracker.now)
-		e.stands = true
+	if !e.prepared {
+		e.stand()
+		e.prepare()
 	}
 	for i := range jobs {
 		e.prioritize(&jobs[i], e.tracker.now, &out[i])
@@ -253,11 +257,11 @@ func (e *Engine) EndPass() error {
 func (e *Engine) Set(j *Job, nowMS int64, out *Factors) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	now := fairshare.Instant(nowMS)
-	if e.standing == nil {
-		e.stand(now)
+	if e.scorer == nil {
+		e.stand()
+		e.prepare()
 	}
-	e.prioritize(j, now, out)
+	e.prioritize(j, fairshare.Instant(nowMS), out)
 	return nil
 }
 
@@ -269,14 +273,17 @@ func (e *Engine) Sight(j *Job, nowMS int64) {
 	e.tracker.hint(j, fairshare.Instant(nowMS))
 }
 
-// Standings fills in how associations stood in the last pass.
+// Standings fills in how associations stand, as of the last pass.
 func (e *Engine) Standings(assocs []Assoc) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if !e.tracker.passing {
+		e.stand()
+	}
 	for i := range assocs {
 		assocs[i].Known = 0
-		if e.standing != nil {
-			e.standing.show(&assocs[i])
+		if e.ranking != nil {
+			showStanding(e.ranking, &assocs[i])
 		}
 	}
 }
@@ -361,9 +368,7 @@ func (e *Engine) listed() map[runKey]bool {
 func (e *Engine) adopt(runs []usage.Run, lastSeen fairshare.Instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, r := range runs {
-		e.tracker.adopt(r, lastSeen)
-	}
+	e.tracker.adopt(runs, lastSeen)
 }
 
 // funding tells which accounts are funded; nil if nobody knows yet.

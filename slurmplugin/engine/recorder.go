@@ -48,6 +48,13 @@ func (r *recorder) open() error {
 	return nil
 }
 
+// isOpen tells whether the spool is there to be written to the database.
+func (r *recorder) isOpen() bool {
+	r.saving.Lock()
+	defer r.saving.Unlock()
+	return r.opened
+}
+
 // notify tells the recorder that there is something to write.
 func (r *recorder) notify() {
 	select {

@@ -95,7 +95,7 @@ func (r *refresher) cycle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !mine {
+	if !mine || !r.engine.recorder.isOpen() {
 		// Only in the moment in which one slurmctld hands over to another.
 		r.engine.logf(LogVerbose, "another slurmctld of cluster %s still writes: this one only reads for now", r.engine.cluster)
 		return r.read(ctx, nil)

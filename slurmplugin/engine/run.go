@@ -24,6 +24,7 @@ type run struct {
 	configuring bool              // when last seen, its nodes were being made ready
 	decided     bool              // Allocated is known
 	dirty       bool              // the spool doesn't have its latest state
+	queued      bool              // and is to have it; see tracker.changed
 	counted     fairshare.Instant // its demand is counted up to here
 }
 

@@ -11,15 +11,6 @@ import (
 	"gpubudget/usage"
 )
 
-// standing is how everybody stands as of one pass, and what priorities are made
-// from until the next.
-type standing struct {
-	at      fairshare.Instant
-	ranking *fairshare.Ranking
-	score   scorer
-	tres    int // how many TRES have weights
-}
-
 // scorer is fairshare.Strict or fairshare.Additive.
 type scorer interface {
 	Priority(*fairshare.Job, *fairshare.Factors)
@@ -27,7 +18,7 @@ type scorer interface {
 
 // rank ranks everybody at an instant: by the snapshot, by what ended since it
 // was read, and by what runs. Without a snapshot nobody stands anywhere, and
-// jobs are alike but for age, size and what else they bring along.
+// jobs are alike but for what they bring along: QOS, nice, age, size.
 func (e *Engine) rank(now fairshare.Instant) *fairshare.Ranking {
 	s := e.snapshot
 	if s == nil {
@@ -83,21 +74,27 @@ func capacity(stored []fairshare.Step[fairshare.MilliGPUs], seen []capacityStep)
 	return steps
 }
 
-// stand ranks everybody and prepares the priorities of a pass.
-func (e *Engine) stand(now fairshare.Instant) {
-	ranking := e.rank(now)
-	weights := e.weights
-	size := fairshare.ClusterSize{Nodes: e.size.Nodes, CPUs: e.size.CPUs}
-	st := &standing{at: now, ranking: ranking, tres: len(weights.TRES)}
-	if e.snapshot != nil && e.snapshot.Policy.Mode == budgets.Additive {
-		st.score = fairshare.NewAdditive(ranking, weights, size)
-	} else {
-		st.score = fairshare.NewStrict(ranking, weights, size, &e.seen)
+// stand ranks everybody as of this pass, once.
+func (e *Engine) stand() {
+	if e.stands {
+		return
 	}
-	e.standing = st
+	e.ranking = e.rank(e.tracker.now)
+	e.stands = true
 	if e.snapshot != nil {
-		e.owners.standing = ranking
+		e.owners.standing = e.ranking
 	}
+}
+
+// prepare makes ready to give the jobs of this pass their priorities.
+func (e *Engine) prepare() {
+	size := fairshare.ClusterSize{Nodes: e.size.Nodes, CPUs: e.size.CPUs}
+	if e.snapshot != nil && e.snapshot.Policy.Mode == budgets.Additive {
+		e.scorer = fairshare.NewAdditive(e.ranking, e.weights, size)
+	} else {
+		e.scorer = fairshare.NewStrict(e.ranking, e.weights, size, &e.seen)
+	}
+	e.prepared, e.tres = true, len(e.weights.TRES)
 }
 
 // fill is the job as fairshare takes it. It borrows the job's arrays.
@@ -121,26 +118,25 @@ func (e *Engine) fill(to *fairshare.Job, j *Job, now fairshare.Instant) {
 
 // prioritize gives one job its priority.
 func (e *Engine) prioritize(j *Job, now fairshare.Instant, out *Factors) {
-	st := e.standing
 	e.fill(&e.job, j, now)
-	st.score.Priority(&e.job, &e.factors)
+	e.scorer.Priority(&e.job, &e.factors)
 	f := &e.factors
 	out.Age, out.Assoc, out.Fairshare = f.Age, f.Assoc, f.Fairshare
 	out.JobSize, out.Partition, out.QOS = f.JobSize, f.Partition, f.QOS
 	out.Site, out.Nice, out.Priority = f.Site, f.Nice, f.Priority
-	copy(floats(out.TRES, st.tres), f.TRES)
+	copy(floats(out.TRES, e.tres), f.TRES)
 	for i := range j.parts() {
 		j.parts()[i].Priority = e.job.Parts[i].Priority
 	}
 }
 
-// show fills in how one association stands.
-func (st *standing) show(a *Assoc) {
+// showStanding fills in how one association stands.
+func showStanding(r *fairshare.Ranking, a *Assoc) {
 	a.Known = 0
-	root := st.ranking.Accounts[0]
+	root := r.Accounts[0]
 	account := strings.ToLower(a.Account.borrow())
 	if a.User.IsNil() {
-		s, ok := st.ranking.Account(account)
+		s, ok := r.Account(account)
 		if !ok {
 			return
 		}
@@ -149,7 +145,7 @@ func (st *standing) show(a *Assoc) {
 		a.UsageSeconds, a.UsageNorm = gpuSeconds(s.Used), part(s.Used, root.Used)
 		return
 	}
-	s, ok := st.ranking.User(account, a.User.borrow())
+	s, ok := r.User(account, a.User.borrow())
 	if !ok {
 		return
 	}

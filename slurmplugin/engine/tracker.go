@@ -36,8 +36,9 @@ type tracker struct {
 	passing       bool // between begin and end
 	broken        bool // this pass did not see all jobs
 
-	changed   []*run // runs that are dirty
-	undecided []*run // runs of which nobody knows yet whether they are allocated
+	known     map[runKey]bool // all runs so far; nil once runs were adopted
+	changed   []*run          // runs that are dirty
+	undecided []*run          // runs of which nobody knows yet whether they are allocated
 	tail      []tailCharge
 
 	capacity        []capacityStep // since the last snapshot, and the one before
@@ -71,7 +72,7 @@ type capacityStep struct {
 }
 
 func newTracker(cluster string, o *owners, d *demand) *tracker {
-	return &tracker{cluster: cluster, owners: o, demand: d, jobs: make(map[uint32]*job)}
+	return &tracker{cluster: cluster, owners: o, demand: d, jobs: make(map[uint32]*job), known: make(map[runKey]bool)}
 }
 
 // begin begins a pass.
@@ -208,9 +209,8 @@ func (t *tracker) found(rec *job, j *Job, ended bool, now fairshare.Instant) {
 // continued is another look at an open run.
 func (t *tracker) continued(r *run, j *Job, ended bool, now fairshare.Instant) {
 	if !ended {
-		wasDirty := r.dirty
 		r.see(j, now)
-		t.touched(r, wasDirty)
+		t.touched(r)
 		return
 	}
 	at := j.End
@@ -300,15 +300,15 @@ func (t *tracker) open(rec *job, j *Job, start int64, now fairshare.Instant) *ru
 		t.undecided = append(t.undecided, r)
 	}
 	rec.run = r
-	t.changed = append(t.changed, r)
+	t.remember(r)
+	t.touched(r)
 	return r
 }
 
 // finish ends a run.
 func (t *tracker) finish(r *run, at int64, state string, now fairshare.Instant) {
-	wasDirty := r.dirty
 	r.end(at, state, now)
-	t.touched(r, wasDirty)
+	t.touched(r)
 	t.charge(r)
 }
 
@@ -327,8 +327,9 @@ func (t *tracker) charge(r *run) {
 }
 
 // touched puts a run on the list of those the spool must hear of.
-func (t *tracker) touched(r *run, wasDirty bool) {
-	if r.dirty && !wasDirty {
+func (t *tracker) touched(r *run) {
+	if r.dirty && !r.queued {
+		r.queued = true
 		t.changed = append(t.changed, r)
 	}
 }
@@ -448,9 +449,8 @@ func (t *tracker) settle(funded func(account string) bool) {
 		if r.decided {
 			continue
 		}
-		wasDirty := r.dirty
 		r.Allocated, r.decided, r.dirty = funded(r.Account), true, true
-		t.touched(r, wasDirty)
+		t.touched(r)
 	}
 	t.undecided = nil
 	t.tail = slices.DeleteFunc(t.tail, func(c tailCharge) bool { return c.run != nil && !c.run.Allocated })
@@ -484,12 +484,14 @@ func (t *tracker) restore(recs []spoolRecord, covered uint64) {
 // resume goes on with a run. With fresh its charge is not in the snapshot.
 func (t *tracker) resume(r *run, fresh bool) {
 	rec := t.jobs[r.JobID]
+	if t.known[r.key()] {
+		t.confirm(rec, r)
+		return
+	}
+	t.remember(r)
 	if rec == nil {
 		rec = &job{id: r.JobID, place: -1, owner: t.owners.named(r.Account, r.User)}
 		t.jobs[r.JobID] = rec
-	}
-	if rec.run != nil && rec.run.key() == r.key() {
-		return
 	}
 	// Whatever was open, passes saw it until demand was counted last.
 	rec.lastSeen = max(rec.lastSeen, fairshare.At(r.SeenAt), t.now)
@@ -508,21 +510,32 @@ func (t *tracker) resume(r *run, fresh bool) {
 	}
 }
 
-// adopt goes on with a run that the database has as open, last seen by another
-// engine. Should the spool have been lost, it is the record.
-func (t *tracker) adopt(u usage.Run, lastSeen fairshare.Instant) {
-	r := &run{Run: u, origin: u.StartedAt.Unix(), decided: true}
-	if rec := t.jobs[u.JobID]; rec != nil && rec.run != nil && rec.run.key() == r.key() {
-		if rec.run.Open() && rec.run.Allocated != u.Allocated {
-			wasDirty := rec.run.dirty
-			rec.run.Allocated, rec.run.decided, rec.run.dirty = u.Allocated, true, true
-			t.touched(rec.run, wasDirty)
-		}
+func (t *tracker) remember(r *run) {
+	if t.known != nil {
+		t.known[r.key()] = true
+	}
+}
+
+// adopt goes on, once, with runs that the database has as open, last seen by
+// another engine. Should the spool have been lost, they are the record.
+func (t *tracker) adopt(runs []usage.Run, lastSeen fairshare.Instant) {
+	for _, u := range runs {
+		r := &run{Run: u, origin: u.StartedAt.Unix(), decided: true}
+		r.SeenAt = max(fairshare.At(r.SeenAt), lastSeen).Time()
+		t.resume(r, true)
+	}
+	t.known = nil
+}
+
+// confirm keeps to what was decided when a run began, if an earlier engine did.
+func (t *tracker) confirm(rec *job, earlier *run) {
+	if rec == nil || rec.run == nil || rec.run.key() != earlier.key() || !rec.run.Open() || !earlier.decided {
 		return
 	}
-	t.resume(r, true)
-	rec := t.jobs[u.JobID]
-	rec.lastSeen = max(rec.lastSeen, lastSeen)
+	if r := rec.run; !r.decided || r.Allocated != earlier.Allocated {
+		r.Allocated, r.decided, r.dirty = earlier.Allocated, true, true
+		t.touched(r)
+	}
 }
 
 // take hands over what the spool has to hear.
@@ -530,7 +543,7 @@ func (t *tracker) take() []spoolRecord {
 	var out []spoolRecord
 	for _, r := range t.changed {
 		out = append(out, spoolRecord{Run: spooledRun(r)})
-		r.dirty = false
+		r.dirty, r.queued = false, false
 	}
 	t.changed = t.changed[:0]
 	for _, step := range t.unsaved {

@@ -79,7 +79,7 @@ func guard(call string, do func() error) (rc int) {
 		return engine.ABIMismatch
 	default:
 		logOnce(fmt.Sprintf("%s: %v", call, err), "")
-		return engine.Failed
+		return engine.Error
 	}
 }
 

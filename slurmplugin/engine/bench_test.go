@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package engine
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"gpubudget/budgets"
+	"gpubudget/conf"
+	"gpubudget/fairshare"
+)
+
+// benchEngine is an engine with a snapshot of 50 accounts of 20 users each and
+// a week of hourly charges of all of them.
+func benchEngine(b *testing.B) *Engine {
+	e := newEngine(Host{
+		Cluster: "bench", StateDir: b.TempDir(), Log: func(Level, string) {},
+		Clock: func() time.Time { return begin },
+	}, conf.Defaults())
+	now := fairshare.At(begin)
+	s := &Snapshot{Cluster: "bench", ReadAt: now, Policy: budgets.DefaultPolicy, Budget: &fairshare.Budget{
+		Capacity: []fairshare.Step[fairshare.MilliGPUs]{{Period: fairshare.Period{From: fairshare.Always, Until: now}, Value: 1000 * fairshare.GPU}},
+	}}
+	always := fairshare.Period{From: fairshare.Always, Until: fairshare.Never}
+	for a := range 50 {
+		account := fairshare.Account{
+			Name:   fmt.Sprintf("account%d", a),
+			Parent: []fairshare.Step[string]{{Period: always, Value: fairshare.RootAccount}},
+			Share:  []fairshare.Step[fairshare.Share]{{Period: always, Value: fairshare.Whole / 50}},
+		}
+		for u := range 20 {
+			user := fmt.Sprintf("user%d", a*20+u)
+			account.Users = append(account.Users, fairshare.Member{
+				User: user, In: []fairshare.Step[fairshare.Share]{{Period: always, Value: fairshare.EqualPart}}})
+			for hour := range fairshare.Instant(7 * 24) {
+				from := now - (hour+1)*3_600_000
+				s.Charges = append(s.Charges, fairshare.Charge{
+					Period: fairshare.Period{From: from, Until: from + 3_600_000}, Account: account.Name, User: user,
+					Amount: fairshare.GPUHour,
+				})
+			}
+		}
+		s.Budget.Accounts = append(s.Budget.Accounts, account)
+	}
+	e.install(s, now, false)
+	e.Configure(fairshare.Weights{Age: 1000, Fairshare: 10000, JobSize: 100, Partition: 10, QOS: 2000, MaxAge: 7 * 86400})
+	return e
+}
+
+func benchJobs(n int) []Job {
+	jobs := make([]Job, n)
+	for i := range jobs {
+		owner := i * 7 % 1000
+		jobs[i] = Job{
+			JobID: uint32(1000 + i), ArrayTaskID: NoTask, ArrayTasks: 1, DemandTasks: 1, AssocID: uint32(owner + 1),
+			Account: NewCString(fmt.Sprintf("account%d", owner/20)), User: NewCString(fmt.Sprintf("user%d", owner)),
+			Partition: NewCString("gpu"), QOS: NewCString("normal"),
+			Submit: begin.Unix() - int64(i), Begin: begin.Unix(), Accrue: begin.Unix() - int64(i),
+			Flags: Demands, GPUs: uint64(1 + i%8), CPUs: 8, MinNodes: 1, TimeLimit: 60,
+			Nice: int64(i % 3), QOSPriority: uint32(i % 2 * 10),
+		}
+		if i%20 == 0 { // one in twenty runs
+			jobs[i].State, jobs[i].Flags = Running, 0
+			jobs[i].Start, jobs[i].End = begin.Unix()-int64(i%5000), begin.Unix()+3600
+		}
+	}
+	return jobs
+}
+
+// BenchmarkPass is a pass over n jobs in batches of 512, all but one in twenty
+// of which pend.
+func BenchmarkPass(b *testing.B) {
+	for _, n := range []int{1000, 10_000, 100_000} {
+		b.Run(fmt.Sprintf("jobs=%d", n), func(b *testing.B) {
+			e, jobs := benchEngine(b), benchJobs(n)
+			out := make([]Factors, n)
+			now := begin.UnixMilli()
+			benchPass(b, e, jobs, out, now)
+			b.ReportAllocs()
+			for b.Loop() {
+				now += 1000
+				benchPass(b, e, jobs, out, now)
+			}
+		})
+	}
+}
+
+func benchPass(b *testing.B, e *Engine, jobs []Job, out []Factors, now int64) {
+	const batch = 512
+	e.BeginPass(now, Cluster{Nodes: 125, CPUs: 8000, GPUs: 1000})
+	for i := 0; i < len(jobs); i += batch {
+		e.Observe(jobs[i:min(i+batch, len(jobs))])
+	}
+	for i := 0; i < len(jobs); i += batch {
+		if err := e.Prioritize(jobs[i:min(i+batch, len(jobs))], out[i:min(i+batch, len(jobs))]); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := e.EndPass(); err != nil {
+		b.Fatal(err)
+	}
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package engine
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"gpubudget/fairshare"
+	"gpubudget/internal/pgtest"
+)
+
+// deadDSN leads to a port on which nobody listens.
+const deadDSN = "host=127.0.0.1 port=1 user=nobody dbname=none connect_timeout=1"
+
+// history is a random life of a cluster: jobs, passes, a database that comes
+// and goes, and a slurmctld that is restarted or killed.
+type history struct {
+	*rapid.T
+	*host
+	slurm *slurm
+	away  bool
+	known bool // the engine has had a snapshot
+}
+
+const minJobAge = 300
+
+func (x *history) tick() {
+	d := rapid.Int64Range(1, 40).Draw(x.T, "seconds")
+	x.slurm.now += d
+	x.host.now = x.host.now.Add(time.Duration(d) * time.Second)
+}
+
+// pick is a random job that fits; nil if none does.
+func (x *history) pick(fits func(*simJob) bool) *simJob {
+	var some []*simJob
+	for _, j := range x.slurm.jobs {
+		if fits(j) {
+			some = append(some, j)
+		}
+	}
+	if len(some) == 0 {
+		return nil
+	}
+	return rapid.SampledFrom(some).Draw(x.T, "job")
+}
+
+func running(j *simJob) bool { return j.state == Running }
+
+func (x *history) event() {
+	s := x.slurm
+	kind := rapid.SampledFrom([]string{"submit", "submit", "start", "start", "end", "requeue", "clean", "resize", "suspend", "resume"}).Draw(x.T, "event")
+	switch kind {
+	case "submit":
+		who := rapid.SampledFrom([][2]string{{"physics", "alice"}, {"physics", "bob"}, {"bio", "carol"}, {"idle", "dora"}, {"nowhere", "eve"}}).Draw(x.T, "owner")
+		assoc := uint32(0)
+		if rapid.Bool().Draw(x.T, "slurmdbd") {
+			assoc = uint32(len(who[0])*100 + int(who[1][0]))
+		}
+		s.submit(who[0], who[1], assoc, rapid.Uint64Range(0, 8).Draw(x.T, "gpus"))
+	case "start":
+		// Slurm holds a requeued job back for two minutes.
+		if j := x.pick(func(j *simJob) bool { return j.state == Pending && !j.requeuing && !(j.restart > 0 && j.fresh) }); j != nil {
+			s.start(j)
+		}
+	case "end":
+		if j := x.pick(func(j *simJob) bool { return j.state == Running || j.state == Suspended }); j != nil {
+			s.complete(j, rapid.SampledFrom([]JobState{Complete, Failed, Timeout, NodeFail, Cancelled}).Draw(x.T, "state"))
+		}
+	case "requeue":
+		// Slurm forgets how long a job was suspended for: a pass must know.
+		if j := x.pick(func(j *simJob) bool { return (j.state == Running || j.state == Suspended) && !j.fresh }); j != nil {
+			s.requeue(j)
+		}
+	case "clean":
+		if j := x.pick(func(j *simJob) bool { return j.requeuing }); j != nil {
+			s.clean(j)
+		}
+	case "resize":
+		if j := x.pick(func(j *simJob) bool { return running(j) && !j.fresh && j.gpus > 0 }); j != nil {
+			s.setSize(j, rapid.Uint64Range(1, 8).Draw(x.T, "gpus"))
+		}
+	case "suspend":
+		if j := x.pick(running); j != nil {
+			s.suspend(j)
+		}
+	case "resume":
+		if j := x.pick(func(j *simJob) bool { return j.state == Suspended }); j != nil {
+			s.resume(j)
+		}
+	}
+}
+
+// look is a pass, and what the recorder does after it.
+func (x *history) look() {
+	x.pass(x.slurm.list()...)
+	x.check()
+	if rapid.IntRange(0, 9).Draw(x.T, "killed before the spool is written") == 0 {
+		x.crash()
+		return
+	}
+	x.engine.recorder.save(false)
+	x.slurm.seen()
+}
+
+// check compares the usage the pass ranked by with the truth.
+func (x *history) check() {
+	if !x.known {
+		return
+	}
+	truth := x.slurm.total(func(r *simRun) string { return r.account })
+	for _, account := range []string{"physics", "bio"} {
+		standing, ok := x.engine.ranking.Account(account)
+		require.True(x.T, ok)
+		require.Equal(x.T, truth[account], int64(standing.Used), "usage of %s at %d", account, x.slurm.now)
+	}
+	for _, r := range x.slurm.runs {
+		require.GreaterOrEqual(x.T, r.millis(x.slurm.now), int64(0))
+	}
+}
+
+func (x *history) meet() {
+	err := x.exchange()
+	if x.away {
+		require.Error(x.T, err)
+		return
+	}
+	require.NoError(x.T, err)
+	x.known = true
+}
+
+func (x *history) crash() {
+	x.kill()
+	x.start()
+}
+
+func (x *history) step() {
+	x.tick()
+	switch rapid.SampledFrom([]string{"event", "event", "event", "look", "look", "meet", "away", "restart", "crash", "purge"}).Draw(x.T, "step") {
+	case "event":
+		x.event()
+	case "look":
+		x.look()
+	case "meet":
+		x.meet()
+	case "away":
+		x.setAway(!x.away)
+	case "restart":
+		x.stop()
+		x.start()
+	case "crash":
+		x.crash()
+	case "purge":
+		x.slurm.purge(minJobAge)
+	}
+}
+
+func (x *history) setAway(away bool) {
+	x.away = away
+	dsn := x.dsn
+	if away {
+		dsn = deadDSN
+	}
+	x.configure(dsn)
+	x.engine.refresher.reconfigure()
+}
+
+// finish lets all jobs end and the database hear of it.
+func (x *history) finish() {
+	for _, j := range x.slurm.jobs {
+		if j.state == Running || j.state == Suspended {
+			x.slurm.complete(j, Complete)
+		}
+	}
+	x.tick()
+	x.pass(x.slurm.list()...)
+	x.setAway(false)
+	x.meet()
+	x.tick()
+	x.pass(x.slurm.list()...)
+	x.check()
+}
+
+// Whatever happens, the database ends up with every run that was, to the
+// second, and passes rank by no more and no less than was used.
+func TestEveryGPUSecondIsRecordedOnce(t *testing.T) {
+	pool := pgtest.Pool(t)
+	n := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		n++
+		dir, err := os.MkdirTemp(t.TempDir(), "")
+		require.NoError(rt, err)
+		x := &history{T: rt, host: newHost(rt, pool, dir, fmt.Sprintf("c%d", n)), slurm: newSlurm(begin)}
+		x.plant()
+		x.start()
+		for range rapid.IntRange(1, 60).Draw(rt, "steps") {
+			x.step()
+		}
+		x.finish()
+		x.stop()
+		x.compare()
+	})
+}
+
+// compare compares the database with the truth, run by run and summed up.
+func (x *history) compare() {
+	ctx := context.Background()
+	w := fairshare.Lookback(fairshare.At(x.host.now), 365*24*time.Hour)
+	runs, err := x.usage().Runs(ctx, x.cluster, w)
+	require.NoError(x.T, err)
+	got := make(map[string]int64)
+	for _, r := range runs {
+		require.False(x.T, r.Open(), "run %d", r.JobID)
+		require.Equal(x.T, r.Account == "physics" || r.Account == "bio", r.Allocated, r.Account)
+		got[fmt.Sprintf("%d %s %s", r.JobID, r.Account, r.User)] += int64(r.GPUMillis(x.host.now))
+	}
+	want := x.slurm.total(func(r *simRun) string { return fmt.Sprintf("%d %s %s", r.job, r.account, r.user) })
+	for key, ms := range want {
+		require.Equal(x.T, ms, got[key], "job, account, user: %s", key)
+	}
+	allocated, unallocated, err := x.usage().Charges(ctx, x.cluster, w)
+	require.NoError(x.T, err)
+	var charged, all int64
+	for _, c := range append(allocated, unallocated...) {
+		charged += int64(c.Amount)
+	}
+	for _, ms := range want {
+		all += ms
+	}
+	require.Equal(x.T, all, charged, "the buckets")
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package engine
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"gpubudget/budgets"
+	"gpubudget/conf"
+	"gpubudget/fairshare"
+	"gpubudget/internal/pgtest"
+	"gpubudget/usage"
+)
+
+// TestMain keeps the property tests short, as each of their checks meets
+// Postgres many times; -rapid.checks asks for more.
+func TestMain(m *testing.M) {
+	if err := flag.Set("rapid.checks", "25"); err != nil {
+		panic(err)
+	}
+	pgtest.Main(m)
+}
+
+// begin is when the tests' clocks start.
+var begin = time.Date(2026, 11, 2, 12, 0, 0, 0, time.UTC)
+
+// tester is what *testing.T and *rapid.T have in common.
+type tester interface {
+	require.TestingT
+	Helper()
+	Fatalf(string, ...any)
+}
+
+// host is a slurmctld for an engine, with a clock of its own. Its engine has no
+// goroutines: the test says when the spool is written and Postgres is met.
+type host struct {
+	t       tester
+	pool    *pgxpool.Pool
+	dsn     string
+	dir     string
+	cluster string
+	now     time.Time
+	engine  *Engine
+
+	mu    sync.Mutex
+	lines []string
+}
+
+// newHost is a host on a database, in an empty folder.
+func newHost(t tester, pool *pgxpool.Pool, dir, cluster string) *host {
+	h := &host{t: t, pool: pool, dsn: pool.Config().ConnString(), dir: dir, cluster: cluster, now: begin}
+	h.configure(h.dsn)
+	return h
+}
+
+// hostOn is newHost on a fresh database with a small tree.
+func hostOn(t *testing.T) *host {
+	t.Helper()
+	h := newHost(t, pgtest.Pool(t), t.TempDir(), "titan")
+	h.plant()
+	return h
+}
+
+// plant writes the tests' ledger, in force since long ago:
+//
+//	root -> physics 50% (alice, bob), bio 30% (carol), idle 0% (dora)
+func (h *host) plant() {
+	h.t.Helper()
+	ctx, n := context.Background(), budgets.Note{Actor: "test", From: begin.AddDate(0, -1, 0)}
+	require.NoError(h.t, budgets.NewStore(h.pool).InTx(ctx, func(s *budgets.Store) error {
+		return h.plantIn(ctx, s, n)
+	}))
+}
+
+func (h *host) plantIn(ctx context.Context, s *budgets.Store, n budgets.Note) error {
+	for _, a := range []struct {
+		name  string
+		share fairshare.Share
+		users []string
+	}{
+		{"physics", 500_000_000, []string{"alice", "bob"}},
+		{"bio", 300_000_000, []string{"carol"}},
+		{"idle", 0, []string{"dora"}},
+	} {
+		if _, err := s.AddAccount(ctx, h.cluster, a.name, fairshare.RootAccount, a.share, n); err != nil {
+			return err
+		}
+		for _, user := range a.users {
+			if _, err := s.AddUser(ctx, h.cluster, a.name, user, fairshare.EqualPart, n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// configure writes the configuration file.
+func (h *host) configure(dsn string, lines ...string) {
+	h.t.Helper()
+	text := fmt.Sprintf("DSN=%q\n%s\n", dsn, strings.Join(lines, "\n"))
+	require.NoError(h.t, os.WriteFile(h.confPath(), []byte(text), 0o600))
+}
+
+func (h *host) confPath() string { return filepath.Join(h.dir, "gpubudget.conf") }
+
+func (h *host) describe() Host {
+	return Host{
+		Cluster: h.cluster, SlurmVersion: "22.05.8", ConfPath: h.confPath(), StateDir: h.dir, Version: "test",
+		Clock: func() time.Time { return h.now },
+		Log: func(level Level, line string) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.lines = append(h.lines, line)
+		},
+	}
+}
+
+// start starts an engine without goroutines.
+func (h *host) start() *Engine {
+	h.t.Helper()
+	c, err := conf.Load(h.confPath())
+	require.NoError(h.t, err)
+	h.engine = newEngine(h.describe(), c)
+	h.engine.loadFiles()
+	return h.engine
+}
+
+// exchange is one meeting with Postgres, as the refresher's goroutine has them.
+func (h *host) exchange() error {
+	r := h.engine.refresher
+	r.reload()
+	err := r.cycle(context.Background())
+	if err == nil {
+		r.back()
+		return nil
+	}
+	r.disconnect()
+	r.lost(err)
+	r.report(r.tidy())
+	return err
+}
+
+// stop ends the engine in an orderly way.
+func (h *host) stop() {
+	h.t.Helper()
+	r := h.engine.refresher
+	r.report(r.save(true))
+	r.disconnect()
+	require.NoError(h.t, h.engine.Stop())
+}
+
+// kill ends the engine as kill -9 would: what is only in memory is gone.
+func (h *host) kill() {
+	h.engine.refresher.disconnect()
+	h.engine.recorder.spool.mu.Lock()
+	defer h.engine.recorder.spool.mu.Unlock()
+	h.engine.recorder.spool.release()
+}
+
+// logged counts the lines that contain text.
+func (h *host) logged(text string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := 0
+	for _, line := range h.lines {
+		if strings.Contains(line, text) {
+			n++
+		}
+	}
+	return n
+}
+
+func (h *host) ms() int64 { return h.now.UnixMilli() }
+
+// pass shows all jobs to the engine, in batches as the shim does, and returns
+// the priorities it gives those that pend.
+func (h *host) pass(jobs ...Job) map[uint32]uint32 {
+	h.t.Helper()
+	e := h.engine
+	e.BeginPass(h.ms(), Cluster{Nodes: 4, CPUs: 64, GPUs: 32, GPUsConfigured: 32})
+	for batch := range slices.Chunk(jobs, 3) {
+		e.Observe(batch)
+	}
+	priorities := make(map[uint32]uint32)
+	for batch := range slices.Chunk(jobs, 3) {
+		out := make([]Factors, len(batch))
+		require.NoError(h.t, e.Prioritize(batch, out))
+		for i := range batch {
+			if batch[i].State == Pending {
+				priorities[batch[i].JobID] = out[i].Priority
+			}
+		}
+	}
+	require.NoError(h.t, e.EndPass())
+	e.Standings(nil)
+	return priorities
+}
+
+// later moves the clock on.
+func (h *host) later(d time.Duration) { h.now = h.now.Add(d) }
+
+func (h *host) usage() *usage.Store { return usage.NewStore(h.pool) }
