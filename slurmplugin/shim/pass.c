@@ -159,8 +159,10 @@ static void look(struct pass *pass)
 	list_for_each_ro(job_list, see_job, pass);
 	send_batch(pass);
 	observe_queue(pass);
-	if (!pass->failed)
-		prioritize_queue(pass);
+	/* A pass that ends says that it has shown every job. */
+	if (pass->failed)
+		return;
+	prioritize_queue(pass);
 	check(pass, pass->engine->pass_end());
 }
 
@@ -234,7 +236,7 @@ static void update_site_factors(void)
 {
 	slurmctld_lock_t locks = { .job = WRITE_LOCK, .node = READ_LOCK, .part = READ_LOCK };
 
-	if (!slurm_conf.site_factor_plugin)
+	if (!xstrcmp(slurm_conf.site_factor_plugin, "site_factor/none"))
 		return;
 	lock_slurmctld(locks);
 	site_factor_g_update();
@@ -253,8 +255,6 @@ static void run_pass(bool prioritize, struct gpub_job *batch)
 
 	if (!job_list)
 		return;
-	if (prioritize)
-		update_site_factors();
 	clock_gettime(CLOCK_REALTIME, &now);
 	pass.how.now = now.tv_sec;
 	pass.now_ms = now.tv_sec * (int64_t)1000 + now.tv_nsec / NS_PER_MS;
@@ -265,9 +265,9 @@ static void run_pass(bool prioritize, struct gpub_job *batch)
 		standings_update();
 	}
 	arena_reset(&arena);
-	log_flag(PRIO, "gpubudget: %s of %u jobs: %u prioritized, %u changed, %u left for the next; %.3f ms under the read lock, %.3f ms under the write lock",
-		 prioritize ? "pass" : "sighting", pass.seen, queue.count, pass.changed, pass.skipped,
-		 pass.read_ns / (double)NS_PER_MS, pass.write_ns / (double)NS_PER_MS);
+	debug("gpubudget: %s of %u jobs: %u prioritized, %u changed, %u left for the next; %.3f ms under the read lock, %.3f ms under the write lock",
+	      prioritize ? "pass" : "sighting", pass.seen, queue.count, pass.changed, pass.skipped,
+	      pass.read_ns / (double)NS_PER_MS, pass.write_ns / (double)NS_PER_MS);
 }
 
 static int64_t calc_period_ms(void)
@@ -324,6 +324,7 @@ static void *pass_thread(void *arg)
 
 		if (now >= next_period) {
 			limits_period();
+			update_site_factors();
 			next_period = now + calc_period_ms() * NS_PER_MS;
 		}
 		/* Only one of the two: a pass sees every job as well. */
