@@ -142,14 +142,24 @@ func (c *Cluster) WaitNoJobs(ctx context.Context) error {
 	})
 }
 
+// CancelPending cancels every job that waits.
+func (c *Cluster) CancelPending(ctx context.Context) error { return c.cancel(ctx, "--state=PENDING") }
+
 // CancelAll cancels every job and waits until all are gone.
 func (c *Cluster) CancelAll(ctx context.Context) error {
+	if err := c.cancel(ctx); err != nil {
+		return err
+	}
+	return c.WaitNoJobs(ctx)
+}
+
+func (c *Cluster) cancel(ctx context.Context, args ...string) error {
 	for _, name := range c.opts.Users {
-		if _, err := c.Exec(ctx, "root", "scancel", "--user="+name); err != nil {
+		if _, err := c.Exec(ctx, "root", "scancel", append(args, "--user="+name)...); err != nil {
 			return err
 		}
 	}
-	return c.WaitNoJobs(ctx)
+	return nil
 }
 
 // Wait waits until done says so; an error of done ends the waiting.
