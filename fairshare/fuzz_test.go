@@ -5,6 +5,7 @@ package fairshare_test
 import (
 	"encoding/binary"
 	"math"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -157,13 +158,15 @@ func (s *source) weights() fairshare.Weights {
 	}
 }
 
-// seed gives the fuzzer something to start from: a bit of everything.
+// seed gives the fuzzer something to start from. It is a test of its own
+// whenever the tests run.
 func seed(f *testing.F) {
 	f.Add([]byte{})
-	for _, step := range []byte{1, 3, 7, 11, 29, 101} {
-		b := make([]byte, 600)
-		for i := range b {
-			b[i] = byte(i) * step
+	for i := range uint64(200) {
+		rng := rand.New(rand.NewPCG(i, 0))
+		b := make([]byte, 200+rng.IntN(1500))
+		for j := range b {
+			b[j] = byte(rng.Uint32())
 		}
 		f.Add(b)
 	}

@@ -171,6 +171,15 @@ func requireRising(t *testing.T, s *fairshare.Strict, jobs []fairshare.Job) {
 	}
 }
 
+// Weights too small to divide by.
+func TestStrictTinyWeights(t *testing.T) {
+	job := fairshare.Job{Account: "behind", User: "u", Age: 10, TRES: []float64{1}}
+	s := strictOf(ladder(), fairshare.Weights{TRES: []float64{math.SmallestNonzeroFloat64}}, []fairshare.Job{job})
+	var f fairshare.Factors
+	s.Priority(&job, &f)
+	requireColumns(t, &f)
+}
+
 // A nil Seen, and jobs with values that were never seen.
 func TestStrictUnseen(t *testing.T) {
 	s := fairshare.NewStrict(ladder(), fairshare.Weights{Age: 1, MaxAge: 1}, cluster, nil)
