@@ -125,7 +125,7 @@ struct gpub_job {
 	const char *partition;   /* partition it runs in, or first it pends in */
 	const char *qos;
 	const char *nodes;       /* allocated node list; NULL while pending */
-	const char *gpu_type;    /* of the allocation or request; NULL if untyped */
+	const char *gpu_type;    /* of the allocation; NULL if untyped, and while it pends */
 
 	int64_t submit;
 	int64_t begin;           /* eligible time */

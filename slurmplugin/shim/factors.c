@@ -29,7 +29,8 @@ static void store_tres(gpub_slurm_factors *factors, const double *tres, const st
 	size_t size = count * sizeof(double);
 
 	if (!tres || !settings->tres) {
-		drop_tres(factors);
+		if (factors->tres_cnt)
+			drop_tres(factors);
 		return;
 	}
 	if (!factors->priority_tres || !factors->tres_weights || factors->tres_cnt != count) {

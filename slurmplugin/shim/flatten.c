@@ -134,12 +134,12 @@ static void flatten_array(const job_record_t *job, struct gpub_job *out)
 	}
 }
 
-static void flatten_size(const job_record_t *job, struct gpub_job *out)
+static void flatten_size(const struct flattening *how, const job_record_t *job, struct gpub_job *out)
 {
 	const struct job_details *details = job->details;
 	bool pending = IS_JOB_PENDING(job) && !requeue_in_progress(job);
 
-	out->gpus = pending ? gpus_requested(job, &out->gpu_type) : gpus_allocated(job, &out->gpu_type);
+	out->gpus = pending ? gpus_requested(job, how->settings->gpu_tres) : gpus_allocated(job, &out->gpu_type);
 	out->cpus = job->total_cpus;
 	out->min_nodes = details ? details->min_nodes : 1;
 	if (!out->cpus && details)
@@ -187,7 +187,7 @@ void flatten_sighting(const struct flattening *how, const job_record_t *job, str
 	};
 	flatten_times(job, how->now, out);
 	flatten_array(job, out);
-	flatten_size(job, out);
+	flatten_size(how, job, out);
 }
 
 bool job_wants_priority(const job_record_t *job, uint32_t flags)

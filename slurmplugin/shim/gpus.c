@@ -3,7 +3,7 @@
  * gpus.c: how many GPUs a job has or asks for, and the cluster has.
  *
  * Counted from slurmctld's GRES records, which exist whether or not
- * AccountingStorageTRES names gres/gpu. Whole GPUs only: gres/shard and
+ * AccountingStorageTRES names gres/gpu (without slurmdbd it cannot). Whole GPUs only: gres/shard and
  * gres/mps are GRES of their own and count none here.
  */
 #include <string.h>
@@ -12,7 +12,7 @@
 
 struct count {
 	uint64_t gpus;
-	const char *type;
+	const char *type;                  /* of an allocation */
 	const struct job_details *details; /* of a request */
 };
 
@@ -90,18 +90,18 @@ static int count_requested(void *x, void *arg)
 	if ((floor = gpus->gres_per_task * asked_tasks(count->details)) > least)
 		least = floor;
 	count->gpus += least;
-	if (least && !count->type)
-		count->type = gpus->type_name;
 	return SLURM_SUCCESS;
 }
 
-uint64_t gpus_requested(const job_record_t *job, const char **type)
+/* Where gres/gpu is accounted for, slurmctld has added this up itself. */
+uint64_t gpus_requested(const job_record_t *job, int gpu_tres)
 {
 	struct count count = { .details = job->details };
 
+	if (gpu_tres >= 0 && job->tres_req_cnt && job->tres_req_cnt[gpu_tres] < NO_CONSUME_VAL64)
+		return job->tres_req_cnt[gpu_tres];
 	if (job->gres_list_req && job->details)
 		list_for_each_ro(job->gres_list_req, count_requested, &count);
-	*type = count.type;
 	return count.gpus;
 }
 

@@ -41,6 +41,13 @@ const struct settings *settings_now(void)
 	return __atomic_load_n(&now, __ATOMIC_ACQUIRE);
 }
 
+static int find_gpu_tres(void)
+{
+	slurmdb_tres_rec_t gpu = { .type = "gres", .name = "gpu" };
+
+	return assoc_mgr_find_tres_pos(&gpu, false);
+}
+
 const struct settings *settings_load(void)
 {
 	struct settings *s = calloc(1, sizeof(*s));
@@ -64,6 +71,7 @@ const struct settings *settings_load(void)
 	};
 	s->tres = slurm_get_tres_weight_array(slurm_conf.priority_weight_tres, slurmctld_tres_cnt, true);
 	s->weights.tres = s->tres;
+	s->gpu_tres = find_gpu_tres();
 	s->retired = now;
 	__atomic_store_n(&now, s, __ATOMIC_RELEASE);
 	return s;

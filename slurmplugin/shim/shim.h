@@ -41,6 +41,7 @@ void engine_stop(void);
 struct settings {
 	struct gpub_weights weights;
 	double *tres;            /* what weights.tres points to */
+	int gpu_tres;            /* index of gres/gpu in slurmctld's TRES, -1 if it isn't accounted for */
 	struct settings *retired; /* the settings before these */
 };
 
@@ -63,7 +64,7 @@ void usernames_free(void);
 
 /* gpus.c */
 uint64_t gpus_allocated(const job_record_t *job, const char **type);
-uint64_t gpus_requested(const job_record_t *job, const char **type);
+uint64_t gpus_requested(const job_record_t *job, int gpu_tres);
 void gpus_of_cluster(struct gpub_cluster *cluster);
 
 /* arena.c: memory of one pass, given back all at once. */
