@@ -45,6 +45,9 @@ func (s *Store) Load(ctx context.Context, cluster string, w fairshare.Period) (*
 // loadSQL reads all entries that matter in a window, in one statement so that
 // they are of one moment. Each timeline begins with the last entry without an
 // end before the window: what is older can't show through.
+//
+// OFFSET 0 keeps the planner from joining all timelines with all others where
+// it has no statistics yet: right after a large import.
 const loadSQL = `
 WITH opening AS (
 	SELECT account, kind, seq, effective_from, effective_until FROM gpubudget.ledger
@@ -67,6 +70,7 @@ WITH opening AS (
 		  AND kind IN ('account_add', 'account_move', 'share_set') AND share IS NOT NULL
 		  AND (effective_from, seq) >= (coalesce(base.effective_from, '-infinity'), coalesce(base.seq, 0))
 		  AND effective_from <= $3
+		OFFSET 0
 	) l
 	WHERE a.cluster = $1
 ), member AS (
@@ -87,6 +91,7 @@ WITH opening AS (
 		  AND kind IN ('user_add', 'user_remove')
 		  AND (effective_from, seq) >= (coalesce(base.effective_from, '-infinity'), coalesce(base.seq, 0))
 		  AND effective_from <= $3
+		OFFSET 0
 	) l
 ), user_shareholding AS (
 	SELECT l.* FROM member m
@@ -103,6 +108,7 @@ WITH opening AS (
 		  AND kind IN ('user_add', 'user_share_set')
 		  AND (effective_from, seq) >= (coalesce(base.effective_from, '-infinity'), coalesce(base.seq, 0))
 		  AND effective_from <= $3
+		OFFSET 0
 	) l
 ), granted AS (
 	SELECT account, kind, seq, effective_from, effective_until, receiver, amount FROM gpubudget.ledger
