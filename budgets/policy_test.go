@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package budgets_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gpubudget/budgets"
+	"gpubudget/internal/pgtest"
+)
+
+func TestPolicyHasDefaultsAndAHistory(t *testing.T) {
+	s := budgets.NewStore(pgtest.Pool(t))
+	at := func(n int) budgets.Policy {
+		p, err := s.Policy(ctx, cluster, day(n))
+		require.NoError(t, err)
+		return p
+	}
+	require.Equal(t, budgets.DefaultPolicy, at(0))
+
+	ok(t)(s.SetPolicy(ctx, cluster, "Lookback", " 1D12h ", by(day(1))))
+	ok(t)(s.SetPolicy(ctx, cluster, budgets.Mode, "ADDITIVE", by(day(2))))
+	ok(t)(s.SetPolicy(ctx, cluster, budgets.Bucket, "15m", by(day(3))))
+	ok(t)(s.SetPolicy(ctx, cluster, budgets.Refresh, "5s", until(day(3), day(5))))
+	ok(t)(s.SetPolicy(ctx, cluster, budgets.Lookback, "3m", by(day(4))))
+
+	require.Equal(t, budgets.DefaultPolicy, at(0))
+	require.Equal(t, budgets.Policy{Lookback: 36 * time.Hour, Mode: "additive", Bucket: 15 * time.Minute, Refresh: 5 * time.Second}, at(3))
+	require.Equal(t, budgets.Policy{Lookback: 3 * time.Minute, Mode: "additive", Bucket: 15 * time.Minute, Refresh: 30 * time.Second}, at(5))
+
+	history, err := s.PolicyHistory(ctx, cluster)
+	require.NoError(t, err)
+	require.Len(t, history, 5)
+	require.Equal(t, "129600s", history[0].Value)
+}
+
+func TestPolicyValues(t *testing.T) {
+	s := budgets.NewStore(pgtest.Pool(t))
+	for setting, values := range map[string][]string{
+		budgets.Lookback: {"1m", "60s", "7d", "168h", "3660d", "1d1h1m1s"},
+		budgets.Mode:     {"strict", "additive"},
+		budgets.Bucket:   {"1s", "1m", "90m", "1h", "24h", "1d"},
+		budgets.Refresh:  {"1s", "30s", "1d"},
+	} {
+		for _, value := range values {
+			ok(t)(s.SetPolicy(ctx, cluster, setting, value, by(day(0))))
+			p, err := s.Policy(ctx, cluster, day(1))
+			require.NoError(t, err)
+			again := ok(t)(s.SetPolicy(ctx, cluster, setting, p.Value(setting), by(day(0))))
+			after, err := s.Policy(ctx, cluster, day(1))
+			require.NoError(t, err)
+			require.Equal(t, p, after, "%s=%s is shown as %q, stored as %q", setting, value, p.Value(setting), again.Value)
+		}
+	}
+}
+
+func TestPolicyRefusesOtherValues(t *testing.T) {
+	pool := pgtest.Pool(t)
+	s := budgets.NewStore(pool)
+	for setting, values := range map[string][]string{
+		budgets.Lookback: {"", "59s", "0", "60", "-7d", "7", "1w", "1.5d", "3661d", "1m30.5s", "inf", "99999999999d"},
+		budgets.Mode:     {"", "loose", "strict,additive"},
+		budgets.Bucket:   {"", "0s", "7m", "25h", "2d", "1500ms", "-1h"},
+		budgets.Refresh:  {"", "0s", "25h", "0.5s", "-1s"},
+		"window":         {"7d"},
+	} {
+		for _, value := range values {
+			_, err := s.SetPolicy(ctx, cluster, setting, value, by(day(0)))
+			require.ErrorAs(t, err, new(*budgets.InvalidPolicyError), "%s=%q", setting, value)
+		}
+	}
+	_, err := s.SetPolicy(ctx, cluster, "lokback", "7d", by(day(0)))
+	require.ErrorContains(t, err, `did you mean "lookback"?`)
+
+	// PostgreSQL refuses the same by itself.
+	for setting, values := range map[string][]string{
+		budgets.Lookback: {"59s", "60", "316224001s", "1m"}, budgets.Mode: {"loose"},
+		budgets.Bucket: {"0s", "420s", "86401s"}, budgets.Refresh: {"0s", "86401s"}, "window": {"60s"},
+	} {
+		for _, value := range values {
+			_, err := pool.Exec(ctx, `INSERT INTO gpubudget.ledger (cluster, kind, actor, setting, value)
+				VALUES ('c1', 'policy_set', 'a', $1, $2)`, setting, value)
+			require.ErrorContains(t, err, "ledger_policy_valid", "%s=%q", setting, value)
+		}
+	}
+}
