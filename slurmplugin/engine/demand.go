@@ -154,6 +154,8 @@ func (d *demand) take(incarnation string) []spoolRecord {
 			Incarnation: incarnation, From: b.From, Until: b.Until, Seen: b.seen, Accounts: accounts,
 		}})
 	}
-	slices.SortFunc(out, func(x, y spoolRecord) int { return cmp.Compare(x.Demand.From, y.Demand.From) })
+	slices.SortFunc(out, func(x, y spoolRecord) int {
+		return cmp.Or(cmp.Compare(x.Demand.From, y.Demand.From), cmp.Compare(x.Demand.Until, y.Demand.Until))
+	})
 	return out
 }

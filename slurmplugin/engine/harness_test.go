@@ -118,7 +118,7 @@ func (h *host) confPath() string { return filepath.Join(h.dir, "gpubudget.conf")
 func (h *host) describe() Host {
 	return Host{
 		Cluster: h.cluster, SlurmVersion: "22.05.8", ConfPath: h.confPath(), StateDir: h.dir, Version: "test",
-		Clock: func() time.Time { return h.now },
+		Clock: h.clock,
 		Log: func(level Level, line string) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
@@ -209,6 +209,22 @@ func (h *host) pass(jobs ...Job) map[uint32]uint32 {
 }
 
 // later moves the clock on.
-func (h *host) later(d time.Duration) { h.now = h.now.Add(d) }
+func (h *host) later(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.now = h.now.Add(d)
+}
+
+func (h *host) clock() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.now
+}
+
+// tick moves the clock of the host and of its Slurm on.
+func (h *host) tick(s *slurm, d time.Duration) {
+	h.later(d)
+	s.now = h.clock().Unix()
+}
 
 func (h *host) usage() *usage.Store { return usage.NewStore(h.pool) }

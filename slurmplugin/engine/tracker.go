@@ -373,8 +373,8 @@ func (t *tracker) count(rec *job, j *Job, known bool) {
 	pending := j.State == Pending && !j.Has(Requeued)
 	if pending {
 		t.owners.pend(rec.owner, j)
-	} else if rec.run != nil && rec.run.Open() {
-		t.owners.run(rec.owner, rec.run.GPUs)
+	} else if runOf(j) != 0 && !hasEnded(j, unix(t.now)) {
+		t.owners.run(rec.owner, int64(j.GPUs))
 	}
 	t.countPending(rec, j, known)
 	t.countRunning(rec, j)

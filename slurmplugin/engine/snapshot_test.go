@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package engine
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"gpubudget/budgets"
+	"gpubudget/fairshare"
+)
+
+func someSnapshot() *Snapshot {
+	p := fairshare.Period{From: fairshare.Always, Until: fairshare.Never}
+	return &Snapshot{
+		Cluster: "titan", ReadAt: fairshare.At(begin), Ledger: 42, Spooled: 7, Policy: budgets.DefaultPolicy,
+		Budget: &fairshare.Budget{
+			Accounts: []fairshare.Account{{
+				Name:   "physics",
+				Parent: []fairshare.Step[string]{{Period: p, Value: "root"}},
+				Share:  []fairshare.Step[fairshare.Share]{{Period: p, Value: fairshare.Whole}},
+				Grants: []fairshare.Grant{{Period: p, Amount: -5}},
+				Users:  []fairshare.Member{{User: "alice", In: []fairshare.Step[fairshare.Share]{{Period: p, Value: fairshare.EqualPart}}}},
+			}},
+			Capacity: []fairshare.Step[fairshare.MilliGPUs]{{Period: p, Value: 32000}},
+		},
+		Charges: []fairshare.Charge{{Period: p, Account: "physics", User: "alice", Amount: 1234567890123}},
+	}
+}
+
+func TestASnapshotSurvivesTheDisk(t *testing.T) {
+	dir := t.TempDir()
+	_, err := loadSnapshot(dir, "titan")
+	require.ErrorIs(t, err, errNoSnapshot)
+
+	s := someSnapshot()
+	require.NoError(t, saveSnapshot(dir, s))
+	got, err := loadSnapshot(dir, "titan")
+	require.NoError(t, err)
+	require.Equal(t, s, got)
+
+	info, err := os.Stat(filepath.Join(dir, snapshotName))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode(), "who used how much is nobody else's business")
+
+	_, err = loadSnapshot(dir, "other")
+	require.ErrorContains(t, err, `it is of cluster "titan"`)
+}
+
+// Whatever happens to the file, it is refused or it is what was saved.
+func TestADamagedSnapshotIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, saveSnapshot(dir, someSnapshot()))
+	path := filepath.Join(dir, snapshotName)
+	whole, err := os.ReadFile(path)
+	require.NoError(t, err)
+	rapid.Check(t, func(t *rapid.T) {
+		text := append([]byte(nil), whole...)
+		if rapid.Bool().Draw(t, "cut short") {
+			text = text[:rapid.IntRange(0, len(text)-1).Draw(t, "length")]
+		} else {
+			text[rapid.IntRange(0, len(text)-1).Draw(t, "at")] ^= byte(rapid.IntRange(1, 255).Draw(t, "bits"))
+		}
+		require.NoError(t, os.WriteFile(path, text, 0o600))
+		_, err := loadSnapshot(dir, "titan")
+		require.Error(t, err)
+	})
+}
+
+func TestAnEngineStartsWithADamagedSnapshot(t *testing.T) {
+	h := &host{t: t, dir: t.TempDir(), dsn: deadDSN, cluster: "titan", now: begin}
+	h.configure(deadDSN)
+	require.NoError(t, os.WriteFile(filepath.Join(h.dir, snapshotName), []byte("gpubudget snapshot 1\nrubbish"), 0o600))
+	h.start()
+	require.Nil(t, h.engine.snapshot)
+	require.Equal(t, 1, h.logged("it is cut short: until Postgres is read"))
+	h.stop()
+}
+
+// The window's sums change no ranking, wherever it has moved to.
+func TestTheWindowSumsUpWithoutChangingASum(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		at := rapid.Custom(func(t *rapid.T) fairshare.Instant {
+			return fairshare.At(begin) + fairshare.Instant(rapid.Int64Range(-10*86400, 0).Draw(t, "second"))*1000
+		})
+		s := someSnapshot()
+		s.Policy.Lookback = time.Duration(rapid.IntRange(60, 8*86400).Draw(t, "lookback")) * time.Second
+		move := at.Draw(t, "move")
+		always := fairshare.Period{From: fairshare.Always, Until: fairshare.Never}
+		s.Budget.Accounts = append(s.Budget.Accounts, fairshare.Account{
+			Name: "lasers", Parent: []fairshare.Step[string]{
+				{Period: fairshare.Period{From: fairshare.Always, Until: move}, Value: "physics"},
+				{Period: fairshare.Period{From: move, Until: fairshare.Never}, Value: "root"},
+			},
+			Share: []fairshare.Step[fairshare.Share]{{Period: always, Value: 1000}},
+		})
+		s.Charges = nil
+		for range rapid.IntRange(0, 50).Draw(t, "charges") {
+			from := at.Draw(t, "from")
+			until := min(from+fairshare.Instant(rapid.Int64Range(1, 86400).Draw(t, "length"))*1000, s.ReadAt)
+			if until <= from {
+				continue
+			}
+			s.Charges = append(s.Charges, fairshare.Charge{
+				Period:  fairshare.Period{From: from, Until: until},
+				Account: rapid.SampledFrom([]string{"physics", "lasers", "gone"}).Draw(t, "account"),
+				User:    rapid.SampledFrom([]string{"alice", "bob"}).Draw(t, "user"),
+				Amount:  fairshare.GPUMillis(rapid.Int64Range(1, 1e9).Draw(t, "amount")),
+			})
+		}
+		w := newWindow(s)
+		now := s.ReadAt
+		for range 4 {
+			lookback := s.Lookback(now)
+			want := fairshare.Rank(fairshare.Input{Budget: s.Budget, Window: lookback, Charges: s.Charges})
+			got := fairshare.Rank(fairshare.Input{Budget: s.Budget, Window: lookback, Charges: w.in(lookback)})
+			require.Equal(t, want, got)
+			now += fairshare.Instant(rapid.Int64Range(0, 5*86400).Draw(t, "later")) * 1000
+		}
+	})
+}
