@@ -48,6 +48,7 @@ type arranger struct {
 	path      []string
 	globals   []string
 	options   []string
+	early     []string // names of options met before the command they belong to
 	arguments []string
 	onlyArgs  bool // after --
 	help      bool
@@ -180,11 +181,28 @@ func (a *arranger) find(name string) (flag cli.Flag, isGlobal bool) {
 			return f, false
 		}
 	}
-	f, ok := a.global[name]
-	if !ok {
-		return nil, false
+	if f, ok := a.global[name]; ok {
+		return f, true
 	}
-	return f, true
+	if f := findBelow(a.commands, name); f != nil {
+		a.early = append(a.early, name)
+		return f, false
+	}
+	return nil, false
+}
+
+// findBelow is the option of that name of one of the commands that may come.
+// Options of the same name are alike in all commands.
+func findBelow(commands []*cli.Command, name string) cli.Flag {
+	for _, c := range commands {
+		if f, ok := flagTable(c.Flags)[name]; ok {
+			return f
+		}
+		if f := findBelow(c.Subcommands, name); f != nil {
+			return f
+		}
+	}
+	return nil
 }
 
 func (a *arranger) unknownOption(name string) error {
@@ -216,7 +234,20 @@ func (a *arranger) complete() error {
 	if a.command != nil && len(a.commands) > 0 {
 		return fmt.Errorf("%s needs a command: one of %s", strings.Join(a.path, " "), strings.Join(commandNames(a.commands), ", "))
 	}
+	for _, name := range a.early {
+		if a.command == nil || flagTable(a.command.Flags)[name] == nil {
+			return a.unknownOption(dashed(name))
+		}
+	}
 	return nil
+}
+
+// dashed is an option's name as it is typed.
+func dashed(name string) string {
+	if len(name) == 1 {
+		return "-" + name
+	}
+	return "--" + name
 }
 
 func isHelp(name string) bool { return name == "help" || name == "h" }

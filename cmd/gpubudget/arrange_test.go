@@ -27,6 +27,8 @@ func TestArrange(t *testing.T) {
 		{"deposit -- vision -x", "deposit -- vision -x"},
 		{"apply -f -", "apply -f=-"},
 		{"import sacctmgr -", "import sacctmgr -- -"},
+		{"--why x -i share --user ann set vision 5", "-i share set --why=x --user=ann -- vision 5"},
+		{"--prune apply -f x", "apply --prune -f=x"},
 		{"ledger --actor ann", "ledger --actor=ann"},
 		{"--actor ann ledger", "--actor=ann ledger"},
 		{"help", "--help"},

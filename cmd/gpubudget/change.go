@@ -221,12 +221,9 @@ func (p *program) progressBar(entries int) (progress, done func()) {
 	return func() { _ = bar.Add(1) }, func() { _ = bar.Finish() }
 }
 
-// answerWithin is how long a question waits, as with sacctmgr.
-const answerWithin = 30 * time.Second
-
 // ask puts a question; no answer in time is a no.
 func (p *program) ask(ctx context.Context, out io.Writer, question string) (bool, error) {
-	fmt.Fprintf(out, "%s No answer within %d seconds is a no. [y/N] ", question, int(answerWithin.Seconds()))
+	fmt.Fprintf(out, "%s No answer within %d seconds is a no. [y/N] ", question, int(p.patience.Seconds()))
 	answer := make(chan string, 1)
 	go func() { // ends with the program at the latest
 		var b [1]byte
@@ -240,7 +237,7 @@ func (p *program) ask(ctx context.Context, out io.Writer, question string) (bool
 			line = append(line, b[:n]...)
 		}
 	}()
-	patience := time.NewTimer(answerWithin)
+	patience := time.NewTimer(p.patience)
 	defer patience.Stop()
 	select {
 	case text := <-answer:

@@ -27,6 +27,7 @@ func main() {
 		stderr:   os.Stderr,
 		terminal: term.IsTerminal(int(os.Stdin.Fd())),
 		progress: term.IsTerminal(int(os.Stderr.Fd())),
+		patience: 30 * time.Second, // as sacctmgr
 		now:      time.Now,
 		zone:     time.Local,
 		actor:    unixActor(),

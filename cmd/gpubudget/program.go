@@ -26,8 +26,9 @@ const (
 type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	terminal       bool // stdin is a terminal: questions can be asked
-	progress       bool // stderr is a terminal: progress can be shown
+	terminal       bool          // stdin is a terminal: questions can be asked
+	progress       bool          // stderr is a terminal: progress can be shown
+	patience       time.Duration // how long a question waits for its answer
 	now            func() time.Time
 	zone           *time.Location
 	actor          string // who acts, unless --actor says otherwise

@@ -78,7 +78,7 @@ var clock = time.Date(2026, 3, 11, 9, 30, 15, 0, time.UTC)
 func (s *session) program(stdin string, terminal bool) (p *program, stdout, stderr *bytes.Buffer) {
 	stdout, stderr = &bytes.Buffer{}, &bytes.Buffer{}
 	return &program{
-		stdin: strings.NewReader(stdin), stdout: stdout, stderr: stderr, terminal: terminal,
+		stdin: strings.NewReader(stdin), stdout: stdout, stderr: stderr, terminal: terminal, patience: 30 * time.Second,
 		now: func() time.Time { return clock }, zone: s.zone, actor: "admin", sacctmgr: s.sacctmgr,
 	}, stdout, stderr
 }
