@@ -58,17 +58,14 @@ type refusal struct {
 func (s *Store) explain(ctx context.Context, err error, e Entry) error {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
-		return fmt.Errorf("write to the ledger: %w", err)
+		return failed("write to the ledger", err)
 	}
 	if pgErr.Code == codeCheckViolation {
 		return explainCheck(err, pgErr.ConstraintName, e)
 	}
-	if isMissingSchema(pgErr) {
-		return fmt.Errorf("write to the ledger: %w (bring the database's schema up to date with `gpubudget db migrate`)", err)
-	}
 	var r refusal
 	if len(pgErr.Code) != 5 || pgErr.Code[:2] != "GB" || json.Unmarshal([]byte(pgErr.Detail), &r) != nil {
-		return fmt.Errorf("write to the ledger: %w", err)
+		return failed("write to the ledger", err)
 	}
 	switch pgErr.Code {
 	case codeUnknownAccount:
@@ -79,7 +76,7 @@ func (s *Store) explain(ctx context.Context, err error, e Entry) error {
 	if known := r.err(pgErr.Code, e); known != nil {
 		return known
 	}
-	return fmt.Errorf("write to the ledger: %w", err)
+	return failed("write to the ledger", err)
 }
 
 // err is the error that a code stands for; nil if it is not known here.
@@ -114,16 +111,20 @@ func explainCheck(err error, constraint string, e Entry) error {
 	case "cluster_granted_valid":
 		return &InvalidAmountError{Amount: e.Amount, Total: true}
 	}
-	return fmt.Errorf("write to the ledger: %w", err)
+	return failed("write to the ledger", err)
 }
 
-// isMissingSchema tells an absent or outdated schema from other errors.
-func isMissingSchema(err *pgconn.PgError) bool {
-	switch err.Code {
-	case codeUndefinedTable, codeUndefinedSchema, codeUndefinedColumn:
-		return true
+// failed is an error that is not about what was asked, with what was being done
+// and, where the database lacks the current schema, what to do.
+func failed(doing string, err error) error {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		switch pgErr.Code {
+		case codeUndefinedTable, codeUndefinedSchema, codeUndefinedColumn:
+			return fmt.Errorf("%s: %w: bring the database's schema up to date with `gpubudget db migrate`", doing, err)
+		}
 	}
-	return false
+	return fmt.Errorf("%s: %w", doing, err)
 }
 
 func (s *Store) unknownAccount(ctx context.Context, cluster, name string) error {

@@ -27,14 +27,14 @@ import (
 func (s *Store) Load(ctx context.Context, cluster string, w fairshare.Period) (*fairshare.Budget, error) {
 	rows, err := s.db.Query(ctx, loadSQL, cluster, bound(w.From), bound(w.Until))
 	if err != nil {
-		return nil, fmt.Errorf("load budgets: %w", err)
+		return nil, failed("load budgets", err)
 	}
 	lines := newTimelines()
 	var r loadedRow
 	_, err = pgx.ForEachRow(rows, []any{&r.line, &r.kind, &r.seq, &r.from, &r.until, &r.account, &r.other, &r.user, &r.number},
 		func() error { return lines.add(&r) })
 	if err != nil {
-		return nil, fmt.Errorf("load budgets: %w", err)
+		return nil, failed("load budgets", err)
 	}
 	if w.Until < fairshare.Never {
 		w.Until++ // the instant of the end belongs to it

@@ -52,12 +52,12 @@ func (s *Store) Policy(ctx context.Context, cluster string, at time.Time) (Polic
 	p := DefaultPolicy
 	rows, err := s.db.Query(ctx, sql, cluster, at)
 	if err != nil {
-		return Policy{}, fmt.Errorf("read policy: %w", err)
+		return Policy{}, failed("read policy", err)
 	}
 	var setting, value string
 	_, err = pgx.ForEachRow(rows, []any{&setting, &value}, func() error { return p.set(setting, value) })
 	if err != nil {
-		return Policy{}, fmt.Errorf("read policy: %w", err)
+		return Policy{}, failed("read policy", err)
 	}
 	return p, nil
 }

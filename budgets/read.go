@@ -38,11 +38,11 @@ func (s *Store) Ledger(ctx context.Context, f Filter) ([]Entry, error) {
 	}
 	rows, err := s.db.Query(ctx, sql, args...)
 	if err != nil {
-		return nil, fmt.Errorf("read the ledger: %w", err)
+		return nil, failed("read the ledger", err)
 	}
 	entries, err := pgx.CollectRows(rows, scanEntry)
 	if err != nil {
-		return nil, fmt.Errorf("read the ledger: %w", err)
+		return nil, failed("read the ledger", err)
 	}
 	slices.Reverse(entries)
 	return entries, nil
@@ -102,7 +102,7 @@ func (s *Store) ShareHistory(ctx context.Context, cluster, account string) ([]En
 func (s *Store) Clusters(ctx context.Context) ([]string, error) {
 	names, err := s.names(ctx, "SELECT name FROM gpubudget.cluster ORDER BY name")
 	if err != nil {
-		return nil, fmt.Errorf("read clusters: %w", err)
+		return nil, failed("read clusters", err)
 	}
 	return names, nil
 }
@@ -113,7 +113,7 @@ func (s *Store) Version(ctx context.Context, cluster string) (int64, error) {
 	var last int64
 	err := s.db.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM gpubudget.ledger WHERE cluster = $1", cluster).Scan(&last)
 	if err != nil {
-		return 0, fmt.Errorf("read the ledger's version: %w", err)
+		return 0, failed("read the ledger's version", err)
 	}
 	return last, nil
 }

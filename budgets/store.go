@@ -12,7 +12,6 @@ package budgets
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -70,7 +69,7 @@ func (s *Store) Check(ctx context.Context) error {
 		return s.explain(ctx, err, Entry{})
 	}
 	if _, err := s.db.Exec(ctx, "SET CONSTRAINTS ALL DEFERRED"); err != nil {
-		return fmt.Errorf("check entries: %w", err)
+		return failed("check entries", err)
 	}
 	return nil
 }

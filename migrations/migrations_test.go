@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package migrations_test
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"gpubudget/internal/pgtest"
+	"gpubudget/migrations"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+var ctx = context.Background()
+
+func emptyDatabase(t *testing.T) *pgx.ConnConfig {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(pgtest.EmptyDB(t))
+	require.NoError(t, err)
+	return cfg
+}
+
+func connect(t *testing.T, cfg *pgx.ConnConfig) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close(ctx)) })
+	return conn
+}
+
+func query[T any](t *testing.T, conn *pgx.Conn, sql string) []T {
+	t.Helper()
+	rows, err := conn.Query(ctx, sql)
+	require.NoError(t, err)
+	values, err := pgx.CollectRows(rows, pgx.RowTo[T])
+	require.NoError(t, err)
+	return values
+}
+
+// sqlFiles are the names of the migrations in this directory, in order.
+func sqlFiles(t *testing.T) []string {
+	t.Helper()
+	names, err := fs.Glob(os.DirFS("."), "*.sql")
+	require.NoError(t, err)
+	require.NotEmpty(t, names)
+	return names
+}
+
+func TestUpOnAnEmptyDatabaseAndAgain(t *testing.T) {
+	cfg := emptyDatabase(t)
+	status, err := migrations.Status(ctx, cfg)
+	require.NoError(t, err)
+	require.Len(t, status, len(sqlFiles(t)))
+	for _, m := range status {
+		require.True(t, m.Pending(), m.Name)
+	}
+	conn := connect(t, cfg)
+	const schemas = "SELECT count(*) FROM pg_namespace WHERE nspname = 'gpubudget'"
+	require.Equal(t, []int64{0}, query[int64](t, conn, schemas), "asking changes nothing")
+
+	var applied []string
+	note := func(m migrations.Migration) { applied = append(applied, m.Name) }
+	require.NoError(t, migrations.Up(ctx, cfg, note))
+	require.Equal(t, sqlFiles(t), applied)
+	status, err = migrations.Status(ctx, cfg)
+	require.NoError(t, err)
+	for i, m := range status {
+		require.Equal(t, int64(i+1), m.Version)
+		require.Equal(t, applied[i], m.Name)
+		require.WithinRange(t, m.AppliedAt, time.Now().Add(-time.Minute), time.Now().Add(time.Minute))
+	}
+
+	applied = nil
+	require.NoError(t, migrations.Up(ctx, cfg, note))
+	require.Empty(t, applied)
+	again, err := migrations.Status(ctx, cfg)
+	require.NoError(t, err)
+	require.Equal(t, status, again)
+}
+
+// Everything lies in the schema gpubudget.
+func TestNothingOutsideTheSchema(t *testing.T) {
+	conn, err := pgx.Connect(ctx, pgtest.DB(t))
+	require.NoError(t, err)
+	defer conn.Close(ctx)
+	require.Empty(t, query[string](t, conn, `SELECT c.oid::regclass::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast', 'gpubudget')`))
+}
+
+// A database that an older release filled is brought up to date and keeps what
+// is in it.
+func TestUpKeepsWhatIsThere(t *testing.T) {
+	cfg := emptyDatabase(t)
+	require.NoError(t, migrations.UpTo(ctx, cfg, 1))
+	conn := connect(t, cfg)
+	_, err := conn.Exec(ctx, `INSERT INTO gpubudget.ledger (cluster, kind, actor, account, parent, share) VALUES
+		('c1', 'account_add', 'a', 'physics', 'root', 600000000),
+		('c1', 'account_add', 'a', 'chem', 'root', 400000000)`)
+	require.NoError(t, err)
+	const all = "SELECT to_jsonb(l)::text FROM gpubudget.ledger l ORDER BY seq"
+	before := query[string](t, conn, all)
+	require.Len(t, before, 2)
+
+	require.NoError(t, migrations.Up(ctx, cfg, nil))
+	require.Equal(t, before, query[string](t, conn, all))
+	status, err := migrations.Status(ctx, cfg)
+	require.NoError(t, err)
+	for _, m := range status {
+		require.False(t, m.Pending(), m.Name)
+	}
+	_, err = conn.Exec(ctx, `INSERT INTO gpubudget.ledger (cluster, kind, actor, account, share) VALUES ('c1', 'share_set', 'a', 'chem', 400000001)`)
+	require.ErrorContains(t, err, "would hold 100.0000001 % of it")
+}
+
+func TestRunsAtTheSameTimeWaitForEachOther(t *testing.T) {
+	cfg := emptyDatabase(t)
+	var group sync.WaitGroup
+	failures := make([]error, 4)
+	applied := make([]int, len(failures))
+	for i := range failures {
+		group.Go(func() {
+			failures[i] = migrations.Up(ctx, cfg, func(migrations.Migration) { applied[i]++ })
+		})
+	}
+	group.Wait()
+	total := 0
+	for i, err := range failures {
+		require.NoError(t, err)
+		total += applied[i]
+	}
+	require.Equal(t, len(sqlFiles(t)), total, "each migration was applied by one of them")
+}
+
+func TestUpGivesUpWaitingWithItsContext(t *testing.T) {
+	cfg := emptyDatabase(t)
+	conn := connect(t, cfg)
+	_, err := conn.Exec(ctx, "SELECT pg_advisory_lock(x'6770756275646765'::bigint)")
+	require.NoError(t, err)
+	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	require.ErrorContains(t, migrations.Up(short, cfg, nil), "wait for another migration")
+}
+
+func TestNewerSchemaIsLeftAlone(t *testing.T) {
+	cfg := emptyDatabase(t)
+	require.NoError(t, migrations.Up(ctx, cfg, nil))
+	conn := connect(t, cfg)
+	_, err := conn.Exec(ctx, "INSERT INTO gpubudget.schema_version (version_id, is_applied) VALUES (999, true)")
+	require.NoError(t, err)
+
+	want := &migrations.NewerSchemaError{Database: 999, Known: int64(len(sqlFiles(t)))}
+	var newer *migrations.NewerSchemaError
+	require.ErrorAs(t, migrations.Up(ctx, cfg, nil), &newer)
+	require.Equal(t, want, newer)
+	status, err := migrations.Status(ctx, cfg)
+	require.ErrorAs(t, err, &newer)
+	require.Equal(t, want, newer)
+	require.Len(t, status, len(sqlFiles(t)))
+	require.ErrorContains(t, err, "install the release that migrated it")
+}
+
+// The way is forward only.
+func TestNoMigrationGoesBack(t *testing.T) {
+	for _, name := range sqlFiles(t) {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		require.NotContains(t, strings.ToLower(string(text)), "+goose down", name)
+	}
+}
