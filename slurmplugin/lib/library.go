@@ -63,8 +63,10 @@ func withEngine(call string, do func(*engine.Engine) error) int {
 }
 
 // guard runs do and turns its outcome into an enum gpub_rc. A panic or an error
-// is logged once of its kind: these calls come many times a second.
+// is logged once of its kind: these calls come many times a second. A fault on
+// the host's memory is a panic as well, and not the end of slurmctld.
 func guard(call string, do func() error) (rc int) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
 			logOnce(fmt.Sprintf("%s: panic: %v", call, p), string(debug.Stack()))

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package engine
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"math"
+	"slices"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"gpubudget/budgets"
+	"gpubudget/fairshare"
+)
+
+// order is the jobs from the highest priority to the lowest.
+func order(priorities map[uint32]uint32) []uint32 {
+	return slices.SortedFunc(maps.Keys(priorities), func(x, y uint32) int {
+		return cmp.Or(cmp.Compare(priorities[y], priorities[x]), cmp.Compare(x, y))
+	})
+}
+
+// pending is a job that pends.
+func (h *host) pending(id uint32, account, user string, change func(*Job)) Job {
+	j := Job{
+		JobID: id, ArrayTaskID: NoTask, ArrayTasks: 1, DemandTasks: 1, Flags: Demands,
+		Account: NewCString(account), User: NewCString(user), QOS: NewCString("normal"),
+		Submit: h.now.Unix(), Begin: h.now.Unix(), Accrue: h.now.Unix(), GPUs: 1, CPUs: 1, MinNodes: 1, TimeLimit: 60,
+	}
+	if change != nil {
+		change(&j)
+	}
+	return j
+}
+
+var warmWeights = fairshare.Weights{Age: 1000, Fairshare: 10000, JobSize: 100, QOS: 2000, MaxAge: 86400}
+
+// warm is an engine with a snapshot, on a cluster in which physics has used
+// more of its share than bio.
+func warm(t *testing.T) *host {
+	h := hostOn(t)
+	h.start()
+	h.engine.Configure(warmWeights)
+	require.NoError(t, h.exchange())
+	s := newSlurm(h.now)
+	h.pass()
+	s.start(s.submit("physics", "alice", 1, 8))
+	h.tick(s, time.Minute)
+	s.complete(s.jobs[0], Complete)
+	h.tick(s, time.Second)
+	h.pass(s.list()...)
+	require.NoError(t, h.exchange())
+	return h
+}
+
+func TestStrictPrioritiesFollowTheBudgets(t *testing.T) {
+	h := warm(t)
+	got := order(h.pass(
+		h.pending(1, "idle", "dora", func(j *Job) { j.QOSPriority, j.Nice = 1000, -10000 }),
+		h.pending(2, "physics", "alice", func(j *Job) { j.Nice = -10000 }),
+		h.pending(3, "physics", "bob", nil),
+		h.pending(4, "physics", "alice", nil),
+		h.pending(5, "physics", "alice", func(j *Job) { j.QOSPriority, j.Nice = 10, 10000 }),
+		h.pending(6, "bio", "carol", func(j *Job) { j.Nice = 10000 }),
+		h.pending(7, "Bio", "carol", func(j *Job) { j.Accrue -= 3600 }), // as typed, without slurmdbd
+		h.pending(8, "", "carol", func(j *Job) { j.Nice = -5 }),         // her account by default
+		h.pending(9, "nowhere", "eve", nil),
+	))
+	require.Equal(t, []uint32{8, 7, 6, 5, 2, 3, 4, 1, 9}, got)
+	h.stop()
+}
+
+// A job that is submitted between two passes gets the place it will have in the
+// next.
+func TestSetPlacesAJobAsThePassWould(t *testing.T) {
+	h := warm(t)
+	jobs := []Job{
+		h.pending(2, "physics", "alice", func(j *Job) { j.Nice = 100 }),
+		h.pending(3, "physics", "bob", nil),
+		h.pending(6, "bio", "carol", func(j *Job) { j.Nice = 10000 }),
+	}
+	before := h.pass(jobs...)
+	fresh := h.pending(7, "physics", "bob", func(j *Job) { j.Nice = 50 })
+	var out Factors
+	require.NoError(t, h.engine.Set(&fresh, h.ms(), &out))
+	before[7] = out.Priority
+	after := h.pass(append(jobs, fresh)...)
+	require.Equal(t, order(after), order(before))
+	require.Equal(t, []uint32{6, 3, 7, 2}, order(after))
+	h.stop()
+}
+
+func TestAdditivePrioritiesAreSlurmsSum(t *testing.T) {
+	h := warm(t)
+	_, err := budgets.NewStore(h.pool).SetPolicy(context.Background(), "titan", budgets.Mode, budgets.Additive, budgets.Note{Actor: "t", From: begin})
+	require.NoError(t, err)
+	require.NoError(t, h.exchange())
+	weights := fairshare.Weights{Age: 1000, Assoc: 3, Fairshare: 10000, JobSize: 100, Partition: 50, QOS: 2000, TRES: []float64{7, 11}, MaxAge: 86400}
+	h.engine.Configure(weights)
+
+	tres, partTRES := []float64{0.5, 0.25}, []float64{1, 1}
+	parts := []JobPart{{Factor: 1, TRES: &partTRES[0]}, {Factor: 0.5, TRES: &tres[0]}}
+	job := h.pending(3, "bio", "carol", func(j *Job) {
+		j.Nice, j.Site, j.QOSFactor, j.AssocFactor, j.PartFactor = 5, 20, 0.5, 0.5, 1
+		j.Accrue = h.now.Unix() - 8640
+		j.TRES, j.Parts, j.PartsCount = &tres[0], &parts[0], 2
+		j.CPUs, j.MinNodes = 32, 2
+	})
+	columns := make([]float64, 2)
+	out := []Factors{{TRES: &columns[0]}}
+	h.engine.BeginPass(h.ms(), Cluster{Nodes: 4, CPUs: 64, GPUs: 32})
+	h.engine.Observe([]Job{job})
+	require.NoError(t, h.engine.Prioritize([]Job{job}, out))
+	require.NoError(t, h.engine.EndPass())
+
+	carol, ok := h.engine.ranking.User("bio", "carol")
+	require.True(t, ok)
+	require.Equal(t, 1.0, carol.Factor)
+	want := Factors{
+		Age: 100, Assoc: 1.5, Fairshare: 10000, JobSize: 50, Partition: 50, QOS: 1000, Site: 20, Nice: 5,
+		TRES: &columns[0], Priority: 11222, // 11222.75
+	}
+	require.Equal(t, want, out[0])
+	require.Equal(t, []float64{3.5, 2.75}, columns)
+	require.Equal(t, uint32(11234), parts[0].Priority)
+	require.Equal(t, uint32(11197), parts[1].Priority)
+	h.stop()
+}
+
+// Without any snapshot nobody is put before another but for what his job brings
+// along.
+func TestPrioritiesWithoutASnapshot(t *testing.T) {
+	h := &host{t: t, dir: t.TempDir(), cluster: "titan", now: begin}
+	h.configure(deadDSN)
+	h.start()
+	h.engine.Configure(fairshare.Weights{Age: 1000, MaxAge: 86400})
+	got := order(h.pass(
+		h.pending(1, "physics", "alice", nil),
+		h.pending(2, "bio", "carol", func(j *Job) { j.Accrue -= 3600 }),
+		h.pending(3, "nowhere", "eve", func(j *Job) { j.Accrue -= 7200 }),
+		h.pending(4, "physics", "alice", func(j *Job) { j.QOSPriority = 5 }),
+	))
+	require.Equal(t, []uint32{4, 3, 2, 1}, got)
+	h.stop()
+}
+
+// A restart without Postgres changes no order.
+func TestARestartKeepsTheOrder(t *testing.T) {
+	h := warm(t)
+	jobs := []Job{
+		h.pending(2, "physics", "alice", nil), h.pending(3, "physics", "bob", nil), h.pending(6, "bio", "carol", nil),
+	}
+	want := h.pass(jobs...)
+	h.configure(deadDSN)
+	h.kill()
+	h.start()
+	h.engine.Configure(warmWeights)
+	require.Equal(t, want, h.pass(jobs...))
+	h.stop()
+}
+
+func TestStandingsShowWhatSshareShows(t *testing.T) {
+	h := warm(t)
+	ask := func(account, user string) Assoc {
+		a := Assoc{Account: NewCString(account), LevelFS: -1}
+		if user != "" {
+			a.User = NewCString(user)
+		}
+		all := []Assoc{a}
+		h.engine.Standings(all)
+		return all[0]
+	}
+	physics := ask("physics", "")
+	require.Equal(t, uint32(1), physics.Known)
+	require.Equal(t, 0.5, physics.SharesNorm)
+	require.Equal(t, 480.0, physics.UsageSeconds)
+	require.Equal(t, 1.0, physics.UsageNorm)
+	require.Zero(t, physics.Factor)
+
+	require.Equal(t, math.MaxFloat64, ask("bio", "").LevelFS, "no infinity leaves the bridge")
+	require.Equal(t, 1.0, ask("bio", "carol").Factor)
+	alice := ask("PHYSICS", "alice")
+	require.Equal(t, 0.25, alice.SharesNorm)
+	require.Less(t, alice.Factor, ask("physics", "bob").Factor)
+	require.Zero(t, ask("physics", "carol").Known)
+	require.Zero(t, ask("nowhere", "").Known)
+	h.stop()
+}
+
+// A burst between two refreshes isn't free: the pass after a start knows of it.
+func TestAStartCountsAtOnce(t *testing.T) {
+	h := hostOn(t)
+	h.start()
+	require.NoError(t, h.exchange())
+	s := newSlurm(h.now)
+	h.pass()
+	h.tick(s, time.Minute)
+	jobs := []Job{h.pending(1, "physics", "bob", nil), h.pending(2, "bio", "carol", nil)}
+	even := h.pass(jobs...)
+	require.Equal(t, even[1], even[2])
+	s.start(s.submit("bio", "carol", 0, 8)) // this very second
+	got := h.pass(append(jobs, s.list()...)...)
+	require.Greater(t, got[1], got[2])
+	h.stop()
+}
+
+// A fault in the midst of a pass leaves no lock behind, and the jobs that the
+// pass did not come to are not gone.
+func TestAPassThatBreaksOffKeepsTheEngineGoing(t *testing.T) {
+	h := warm(t)
+	good, bad := h.pending(1, "physics", "alice", nil), h.pending(2, "physics", "alice", nil)
+	h.pass(good)
+	bad.Account = CString{(*byte)(unsafe.Add(unsafe.Pointer(nil), 1))}
+	for range missedPasses + 1 {
+		h.engine.BeginPass(h.ms(), Cluster{})
+		require.Panics(t, func() { h.engine.Observe([]Job{bad}) })
+		require.Error(t, h.engine.EndPass())
+	}
+	require.NotNil(t, h.engine.tracker.jobs[1])
+	require.ErrorIs(t, h.engine.Prioritize([]Job{good}, nil), errLengths)
+	require.Len(t, h.pass(good), 1)
+	h.stop()
+}
