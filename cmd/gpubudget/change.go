@@ -112,7 +112,7 @@ func (p *program) commit(c *cli.Context, db *database, w work) error {
 		}
 	}
 	var entries []budgets.Entry
-	progress, done := p.progressBar(w.entries)
+	progress, done := p.progressBar(c, w.entries)
 	defer done()
 	err := db.ledger.InTx(c.Context, func(ledger *budgets.Store) (err error) {
 		entries, err = w.write(c.Context, ledger, progress)
@@ -207,8 +207,8 @@ const manyEntries = 200
 
 // progressBar counts entries as they are written, if there are many and
 // somebody watches. done ends it.
-func (p *program) progressBar(entries int) (progress, done func()) {
-	if !p.progress || entries < manyEntries {
+func (p *program) progressBar(c *cli.Context, entries int) (progress, done func()) {
+	if !p.progress || entries < manyEntries || c.Bool(optQuiet) {
 		return nil, func() {}
 	}
 	bar := progressbar.NewOptions(entries,

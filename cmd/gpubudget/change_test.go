@@ -90,7 +90,7 @@ func TestManyEntriesShowHowFarTheyAre(t *testing.T) {
 	s.must("-Q", "-M", "titan", "account", "add", "vision")
 	p, _, stderr := s.program("", false)
 	p.progress = true
-	require.Zero(t, p.run(context.Background(), []string{"gpubudget", "--dsn", s.dsn, "-Q", "user", "add", strings.Join(users, ","), "vision"}))
+	require.Zero(t, p.run(context.Background(), []string{"gpubudget", "--dsn", s.dsn, "user", "add", strings.Join(users, ","), "vision"}))
 	require.Contains(t, stderr.String(), "entries")
 
 	stdout, text, code := s.run("", false, "user", "remove", strings.Join(users, ","), "vision")
