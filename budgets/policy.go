@@ -106,6 +106,20 @@ func (p *Policy) set(setting, value string) error {
 	return nil
 }
 
+// NormalPolicy is a setting and its value as Policy.Value gives it: two values
+// that mean the same have the same form. The error is an *InvalidPolicyError.
+func NormalPolicy(setting, value string) (name, normal string, err error) {
+	name, stored, err := canonicalPolicy(setting, value)
+	if err != nil {
+		return "", "", err
+	}
+	var p Policy
+	if err := p.set(name, stored); err != nil {
+		return "", "", err
+	}
+	return name, p.Value(name), nil
+}
+
 // canonicalPolicy is a setting and its value as the ledger stores them: names
 // in lower case, durations in seconds. The error is an *InvalidPolicyError.
 func canonicalPolicy(setting, value string) (string, string, error) {

@@ -87,3 +87,28 @@ func TestPolicyRefusesOtherValues(t *testing.T) {
 		}
 	}
 }
+
+func TestNormalPolicy(t *testing.T) {
+	for _, tc := range []struct{ setting, value, name, normal string }{
+		{"lookback", "168h", budgets.Lookback, "7d"},
+		{" Lookback ", "7D", budgets.Lookback, "7d"},
+		{"lookback", "1d12h", budgets.Lookback, "1d12h"},
+		{"MODE", "Strict", budgets.Mode, "strict"},
+		{"bucket", "60m", budgets.Bucket, "1h"},
+		{"refresh", "90s", budgets.Refresh, "1m30s"},
+	} {
+		name, normal, err := budgets.NormalPolicy(tc.setting, tc.value)
+		require.NoError(t, err)
+		require.Equal(t, tc.name, name)
+		require.Equal(t, tc.normal, normal)
+
+		_, again, err := budgets.NormalPolicy(name, normal)
+		require.NoError(t, err)
+		require.Equal(t, normal, again)
+	}
+	var invalid *budgets.InvalidPolicyError
+	_, _, err := budgets.NormalPolicy("lookbck", "7d")
+	require.ErrorAs(t, err, &invalid)
+	_, _, err = budgets.NormalPolicy("mode", "loose")
+	require.ErrorAs(t, err, &invalid)
+}
