@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"gpubudget/cmd/gpubudget/assoc"
@@ -171,4 +172,38 @@ func TestImportAsksSacctmgr(t *testing.T) {
 func lastLine(text string) string {
 	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
 	return lines[len(lines)-1] + "\n"
+}
+
+// A role gets the rights that the error names, first to read, then to write.
+func TestARoleWithoutRights(t *testing.T) {
+	s := newSession(t, pgtest.DB(t))
+	s.must("-Q", "-M", "titan", "account", "add", "vision", "--share", "30%")
+	ctx := context.Background()
+	owner, err := pgx.Connect(ctx, s.dsn)
+	require.NoError(t, err)
+	defer owner.Close(ctx)
+	do := func(sql string) {
+		_, err := owner.Exec(ctx, sql)
+		require.NoError(t, err, sql)
+	}
+	do(`CREATE ROLE "Team-Lead" LOGIN`)
+	defer do(`DROP OWNED BY "Team-Lead"; DROP ROLE "Team-Lead"`)
+	s.dsn = strings.Replace(s.dsn, "user=postgres", "user=Team-Lead", 1)
+
+	_, stderr, code := s.run("", false, "tree")
+	require.Equal(t, exitError, code)
+	_, remedy, found := strings.Cut(stderr, "as the schema's owner run: ")
+	require.True(t, found, stderr)
+	toRead, toWrite, found := strings.Cut(strings.TrimSpace(remedy), " and to write: ")
+	require.True(t, found, stderr)
+	do(toRead)
+	s.must("tree")
+
+	_, stderr, code = s.run("", false, "share", "set", "vision", "40%")
+	require.Equal(t, exitError, code)
+	require.Contains(t, stderr, toWrite)
+	do(toWrite)
+	s.must("share", "set", "vision", "40%")
+	s.must("-i", "account", "close", "vision")
+	require.Contains(t, s.must("ledger", "--json"), `"database_role": "Team-Lead"`)
 }

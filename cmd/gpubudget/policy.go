@@ -93,7 +93,7 @@ func (p *program) policySetCommand() *cli.Command {
 		Description: describe(strings.TrimPrefix(policyText, "\n"),
 			"gpubudget policy set lookback 14d --why 'agreed in the steering group'",
 			"gpubudget policy set mode additive --from 2026-07-01"),
-		Flags:  periodFlags(),
+		Flags:  append(periodFlags(), newClusterFlag()),
 		Action: p.policySet,
 	}
 }
@@ -111,7 +111,7 @@ func (p *program) policySet(c *cli.Context) error {
 		return err
 	}
 	return p.withDatabase(c, func(db *database) error {
-		cluster, err := db.cluster(c)
+		cluster, err := db.newCluster(c, "")
 		if err != nil {
 			return err
 		}

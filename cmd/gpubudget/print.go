@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/urfave/cli/v2"
 
@@ -51,6 +50,3 @@ func wantArgumentsBetween(c *cli.Context, low, high int) error {
 	}
 	return nil
 }
-
-// manyArguments is for commands that take any number.
-const manyArguments = math.MaxInt

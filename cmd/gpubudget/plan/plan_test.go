@@ -80,7 +80,7 @@ func TestYAMLQuotesNames(t *testing.T) {
 
 func TestYAMLErrorsNameTheLine(t *testing.T) {
 	for _, tc := range []struct{ name, text, want string }{
-		{"nothing", "", "tree.yaml: it is empty: begin with accounts:"},
+		{"nothing", "", "tree.yaml: it is empty: begin with the key accounts"},
 		{"a word", "accounts", "tree.yaml:1: the file must be KEY: VALUE lines"},
 		{"unknown key", "acounts:\n", `tree.yaml:1: the file has an unknown key "acounts": did you mean accounts?`},
 		{"foreign key", "quota: 1\n", `tree.yaml:1: the file has an unknown key "quota": known are accounts, cluster, policy, users`},

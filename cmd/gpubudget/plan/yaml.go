@@ -36,7 +36,7 @@ func ReadYAML(r io.Reader, name string) (Tree, error) {
 	var document yaml.Node
 	switch err := yaml.NewDecoder(r).Decode(&document); {
 	case errors.Is(err, io.EOF):
-		return Tree{}, fmt.Errorf("%s: it is empty: begin with accounts:", name)
+		return Tree{}, fmt.Errorf("%s: it is empty: begin with the key accounts", name)
 	case err != nil:
 		return Tree{}, fmt.Errorf("%s: %w", name, err)
 	}
