@@ -140,10 +140,9 @@ func TestOneEngineAtATimeWrites(t *testing.T) {
 	require.NoError(t, b.exchange())
 	require.Empty(t, b.runsSince(time.Hour))
 	require.NotNil(t, b.engine.snapshot, "it reads")
-	physics, _ := b.engine.ranking.Account("physics")
 	b.tick(s, 10*time.Second)
 	b.pass(s.list()...)
-	physics, _ = b.engine.ranking.Account("physics")
+	physics, _ := b.engine.ranking.Account("physics")
 	require.Equal(t, fairshare.GPUMillis(4*20*1000), physics.Used, "and counts what it sees")
 
 	a.stop()

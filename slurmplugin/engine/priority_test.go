@@ -7,10 +7,11 @@ import (
 	"context"
 	"maps"
 	"math"
+	"runtime/debug"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -215,7 +216,11 @@ func TestAPassThatBreaksOffKeepsTheEngineGoing(t *testing.T) {
 	h := warm(t)
 	good, bad := h.pending(1, "physics", "alice", nil), h.pending(2, "physics", "alice", nil)
 	h.pass(good)
-	bad.Account = CString{(*byte)(unsafe.Add(unsafe.Pointer(nil), 1))}
+	forbidden, err := syscall.Mmap(-1, 0, 4096, syscall.PROT_NONE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, syscall.Munmap(forbidden)) }()
+	bad.Account = CString{&forbidden[0]}
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // as the library does
 	for range missedPasses + 1 {
 		h.engine.BeginPass(h.ms(), Cluster{})
 		require.Panics(t, func() { h.engine.Observe([]Job{bad}) })

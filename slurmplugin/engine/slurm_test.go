@@ -3,7 +3,6 @@
 package engine
 
 import (
-	"cmp"
 	"slices"
 	"time"
 )
@@ -199,18 +198,4 @@ func (s *slurm) total(key func(*simRun) string) map[string]int64 {
 		sums[key(r)] += r.millis(s.now)
 	}
 	return sums
-}
-
-// ended are the ended runs in the order of the database.
-func (s *slurm) ended() []*simRun {
-	var runs []*simRun
-	for _, r := range s.runs {
-		if r.end != 0 {
-			runs = append(runs, r)
-		}
-	}
-	slices.SortFunc(runs, func(x, y *simRun) int {
-		return cmp.Or(cmp.Compare(x.job, y.job), cmp.Compare(x.start, y.start))
-	})
-	return runs
 }
