@@ -114,13 +114,17 @@ func TestEntryWithoutADateHoldsFromNow(t *testing.T) {
 	require.Equal(t, 2*percent, treeAt(t, s, second.From)[1].Share, "the one written last wins a tie")
 }
 
-func TestTemporaryEntryFallsBack(t *testing.T) {
+// The example of docs/ledger.md.
+func TestWhatHoldsAtAnInstant(t *testing.T) {
 	s := newStore(t)
-	ok(t)(s.SetShare(ctx, cluster, "chem", 10*percent, until(day(10), day(20))))
-	ok(t)(s.SetShare(ctx, cluster, "chem", 20*percent, until(day(12), day(14))))
-	ok(t)(s.SetShare(ctx, cluster, "chem", 30*percent, by(day(16))))
-	for n, want := range map[int]fairshare.Share{9: 40, 10: 10, 12: 20, 13: 20, 14: 10, 15: 10, 16: 30, 19: 30, 20: 30} {
-		require.Equal(t, want*percent, treeAt(t, s, day(n))[0].Share, "day %d", n)
+	ok(t)(s.SetShare(ctx, cluster, "chem", 10*percent, until(day(9), day(19))))
+	ok(t)(s.SetShare(ctx, cluster, "chem", 20*percent, until(day(11), day(13))))
+	ok(t)(s.SetShare(ctx, cluster, "chem", 30*percent, by(day(15))))
+	ok(t)(s.SetShare(ctx, cluster, "chem", 35*percent, by(day(4))))
+	for march, want := range map[int]fairshare.Share{
+		1: 40, 4: 40, 5: 35, 9: 35, 10: 10, 11: 10, 12: 20, 13: 20, 14: 10, 15: 10, 16: 30, 19: 30, 20: 30, 31: 30,
+	} {
+		require.Equal(t, want*percent, treeAt(t, s, day(march-1))[0].Share, "%d March", march)
 	}
 }
 

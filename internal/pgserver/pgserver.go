@@ -108,7 +108,7 @@ func Start(ctx context.Context, dir string, opts ...Option) (*Server, error) {
 		return nil, fmt.Errorf("start PostgreSQL: %w", err)
 	}
 	if err := s.waitReady(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("start PostgreSQL: %w\n%s", err, logTail(dir)), s.Kill())
+		return nil, errors.Join(fmt.Errorf("start PostgreSQL: %w; its log ends:\n%s", err, logTail(dir)), s.Kill())
 	}
 	return s, nil
 }
@@ -217,11 +217,11 @@ func (s *Server) waitReady(ctx context.Context) error {
 			return conn.Close(ctx)
 		}
 		if s.hasExited() {
-			return errors.New("the server ended at once; its log says:")
+			return errors.New("the server ended at once")
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the server does not answer (%w); its log says:", err)
+			return fmt.Errorf("the server does not answer: %w", err)
 		case <-time.After(pollInterval):
 		}
 	}
