@@ -109,3 +109,20 @@ bool layout_job_ok(const job_record_t *job)
 	      field, SLURM_VERSION_STRING);
 	return false;
 }
+
+static int check_job(void *x, void *arg)
+{
+	bool *ok = arg;
+
+	*ok = layout_job_ok(x);
+	return *ok && jobs_checked < JOBS_TO_CHECK ? SLURM_SUCCESS : -1;
+}
+
+bool layout_jobs_ok(void)
+{
+	bool ok = true;
+
+	if (job_list)
+		list_for_each_ro(job_list, check_job, &ok);
+	return ok;
+}

@@ -50,7 +50,7 @@ static int start(void)
 {
 	if (!GPUB_SLURM_TESTED)
 		info("gpubudget: built for Slurm %s, which it has not been tested with", SLURM_VERSION_STRING);
-	if (!layout_conf_ok() || engine_start() != SLURM_SUCCESS)
+	if (!layout_conf_ok() || !layout_jobs_ok() || engine_start() != SLURM_SUCCESS)
 		return SLURM_ERROR;
 	site_factor_plugin_init();
 	limits_start();

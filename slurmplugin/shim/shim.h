@@ -55,6 +55,8 @@ char *priority_parameter(const char *name);
 
 /* layout.c: do Slurm's records lie where our headers say? */
 bool layout_conf_ok(void);
+/* The jobs that slurmctld has recovered, before it schedules any. */
+bool layout_jobs_ok(void);
 /* Checked for the first jobs that are seen; afterwards a flag is read. */
 bool layout_job_ok(const job_record_t *job);
 
