@@ -94,7 +94,7 @@ func Start(h Host) (*Engine, error) {
 	e.loadFiles()
 	e.services.start("recorder", e.recorder.run)
 	e.services.start("refresher", e.refresher.run)
-	e.logf(LogInfo, "gpubudget %s for cluster %s", h.Version, e.cluster)
+	e.logf(LogInfo, "version %s, cluster %s, Slurm %s", h.Version, e.cluster, h.SlurmVersion)
 	return e, nil
 }
 

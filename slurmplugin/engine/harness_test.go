@@ -148,6 +148,7 @@ func (h *host) exchange() error {
 	}
 	r.disconnect()
 	r.lost(err)
+	r.report(r.save(true))
 	r.report(r.tidy())
 	return err
 }

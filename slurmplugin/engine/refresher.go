@@ -66,6 +66,7 @@ func (r *refresher) run(ctx context.Context) {
 		default:
 			r.disconnect()
 			r.lost(err)
+			r.report(r.save(true))
 			r.report(r.tidy())
 			r.pause(ctx, retry)
 			retry = min(2*retry, longestRetry, max(r.interval(), time.Second))

@@ -178,8 +178,8 @@ func (t *tracker) running(rec *job, j *Job, start int64, now fairshare.Instant) 
 			t.continued(r, j, ended, now)
 			return
 		}
-		if r.EndState == lost && (!ended || j.End > r.EndedAt.Unix()) {
-			t.found(rec, j, ended, now)
+		if !ended || j.End > r.EndedAt.Unix() {
+			t.revived(rec, j, ended, now)
 		}
 		return
 	}
@@ -195,9 +195,11 @@ func (t *tracker) running(rec *job, j *Job, start int64, now fairshare.Instant) 
 	t.continued(r, j, ended, now)
 }
 
-// found goes on with a run that was given up for lost too early. In the
-// database an ended run stays so: the rest is a run of its own.
-func (t *tracker) found(rec *job, j *Job, ended bool, now fairshare.Instant) {
+// revived goes on with a run that had ended by what was known, and yet runs or
+// ended later: it was given up for lost too early, or slurmctld died before it
+// had saved the end and now takes the job for running. In the database an ended
+// run stays so: the rest is a run of its own, and the sum is Slurm's.
+func (t *tracker) revived(rec *job, j *Job, ended bool, now fairshare.Instant) {
 	given := rec.run
 	start := max(given.EndedAt.Unix(), given.StartedAt.Unix()+1)
 	r := t.open(rec, j, start, now)

@@ -278,6 +278,22 @@ func TestARunThatWasGivenUpTooEarlyGoesOn(t *testing.T) {
 	require.Equal(t, []string{"100.0 4 GPUs 10-15 -0 LOST", "100.0 4 GPUs 15-30 -0 COMPLETED"}, l.told())
 }
 
+// A slurmctld that was killed may have forgotten that a job has ended. Until it
+// finds out it counts on, and so does its record.
+func TestARunThatSlurmRevivesCountsOn(t *testing.T) {
+	l := newLab()
+	j := l.startJob(4)
+	l.slurm.now += 5
+	l.slurm.complete(j, Complete)
+	l.lookAll(1)
+	j.state, j.end = Running, j.start+3600
+	l.lookAll(30)
+	l.slurm.now += 5
+	l.slurm.complete(j, NodeFail)
+	l.lookAll(1)
+	require.Equal(t, []string{"100.0 4 GPUs 10-15 -0 COMPLETED", "100.0 4 GPUs 15-51 -0 NODE_FAIL"}, l.told())
+}
+
 // A pass that broke off has not missed the jobs that it did not come to.
 func TestABrokenPassGivesNothingUp(t *testing.T) {
 	l := newLab()
