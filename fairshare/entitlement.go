@@ -158,7 +158,8 @@ func (in *integrator) integrate(e *Entitlements, segment Period) {
 	in.inflow[in.root] = in.capacity.over(segment)
 	for _, a := range in.shape.order {
 		in.granted[a] = in.grants(a, segment)
-		flow := net(in.inflow[a], in.granted[a])
+		flow := in.inflow[a]
+		flow.add(in.granted[a])
 		e.flow[a].add(flow)
 		e.total[a].add(flow)
 		in.distribute(e, a, flow, segment.From)
@@ -178,17 +179,6 @@ func (in *integrator) addBelow(e *Entitlements) {
 	}
 }
 
-// net is inflow and grant together. Where a debit takes exactly what there is,
-// the unrounded figure is made exactly 0.
-func net(inflow, grant due) due {
-	sum := inflow
-	sum.add(grant)
-	if math.Abs(sum.exact) <= 1e-12*(math.Abs(inflow.exact)+math.Abs(grant.exact)) {
-		sum.exact = 0
-	}
-	return sum
-}
-
 func (in *integrator) grants(a int, segment Period) (sum due) {
 	for _, grant := range in.accounts[a].Grants {
 		part := portion(grant.Amount, grant.Period, segment)
@@ -201,7 +191,7 @@ func (in *integrator) grants(a int, segment Period) (sum due) {
 func (in *integrator) distribute(e *Entitlements, a int, flow due, at Instant) {
 	d, children := &in.division, in.shape.children[a]
 	in.divide(d, in.shape, a, at)
-	pool := due{whole: max(flow.whole, 0), exact: max(flow.exact, 0)}
+	pool := due{whole: flow.entitled(), exact: flow.weight()}
 	in.split.weights = d.weights
 	parts := in.split.distribute(pool.whole, d.total)
 	for i, child := range children {

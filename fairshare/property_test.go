@@ -228,6 +228,35 @@ func TestEntitlementsAgreeWithExactNumbers(t *testing.T) {
 	})
 }
 
+// Of users who used the same, the level fair shares are to each other as what
+// they were due.
+func TestLevelFSIsInProportion(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := drawBudget(t)
+		in := fairshare.Input{Budget: b, Window: window}
+		for _, a := range b.Accounts {
+			for _, u := range a.Users {
+				in.Charges = append(in.Charges, charge(a.Name, u.User, window, 1))
+			}
+		}
+		r := fairshare.Rank(in)
+		o := newOracle(b)
+		member := func(u fairshare.UserStanding) *fairshare.Member {
+			users := o.accounts[u.Account].Users
+			return &users[slices.IndexFunc(users, func(m fairshare.Member) bool { return m.User == u.User })]
+		}
+		for i := 1; i < len(r.Users); i++ {
+			u, v := r.Users[i-1], r.Users[i]
+			if u.Account != v.Account || min(u.Entitled, v.Entitled) < fairshare.GPUHour || u.Used != v.Used {
+				continue
+			}
+			want := o.user(u.Account, member(u), window)
+			ratio, _ := want.Quo(want, o.user(v.Account, member(v), window)).Float64()
+			require.InEpsilon(t, ratio, u.LevelFS/v.LevelFS, 1e-4) // grants are in whole milliseconds
+		}
+	})
+}
+
 // What users have and what nobody has is the capacity and the grants of the
 // accounts in the tree, to the GPU-millisecond.
 func TestEntitlementsAreConserved(t *testing.T) {

@@ -50,12 +50,13 @@ func TestFunded(t *testing.T) {
 	receives := account("receives", "poor", 0)
 	receives.Grants = []fairshare.Grant{{Period: hours(0, 20), Amount: fairshare.GPUHour}}
 	b := budget(100, lent, ended, starts, late, gives, account("below", "starts", 50), account("unshared", "starts", 0),
-		account("poor", "root", 0), receives)
+		account("poor", "root", 0), account("poorer", "poor", 50), receives)
 	r := fairshare.Rank(fairshare.Input{Budget: b, Window: hours(0, 10)})
 	want := map[string]bool{
 		"root": true, "lent": true, "ended": false, "starts": true, "late": false, "gives": false,
 		"below": true, "unshared": false, "receives": true,
-		"poor": false, // what was granted below it isn't for its own jobs
+		"poor":   false, // what was granted below it isn't for its own jobs
+		"poorer": false, // half of nothing
 	}
 	for name, funded := range want {
 		a, ok := r.Account(name)
@@ -136,6 +137,23 @@ func TestTree(t *testing.T) {
 	before := b.Tree(hours(3, 3).From)
 	require.Equal(t, "team", before.Nodes[2].Name)
 	require.Equal(t, 0.1, before.Nodes[2].ShareOfCluster)
+}
+
+// Who gave away all he had is due nothing, and so are those below him: a
+// fraction of a millisecond that was lost in rounding makes nobody wait longest.
+func TestNothingIsLeftOfWhatWasGivenAway(t *testing.T) {
+	window := hours(0, 10)
+	for share := 0.1; share < 99; share += 0.7654321 {
+		a := account("a", "root", share, equal("u"))
+		b := budget(7, a, account("b", "root", 1, equal("u")))
+		all := b.Entitlements(window).Account("a")
+		b.Accounts[0].Grants = []fairshare.Grant{{Period: window, Amount: -all}}
+		r := fairshare.Rank(fairshare.Input{Budget: b, Window: window})
+		require.Zero(t, r.Accounts[1].Entitled)
+		require.Zero(t, r.Accounts[1].LevelFS, "share %v", share)
+		require.Zero(t, r.Users[0].LevelFS, "share %v", share)
+		require.True(t, math.IsInf(r.Accounts[2].LevelFS, 1))
+	}
 }
 
 // Level fair shares that are equal but for the last bits of a float tie.

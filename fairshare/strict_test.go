@@ -158,6 +158,12 @@ func TestStrictRawFactors(t *testing.T) {
 	}
 	w := fairshare.Weights{Partition: 1, TRES: []float64{1}, Flags: fairshare.NoNormalPart | fairshare.NoNormalTRES}
 	requireRising(t, strictOf(ladder(), w, jobs), jobs)
+
+	job := fairshare.Job{Account: "behind", User: "u", Site: 500, Parts: []fairshare.JobPart{{Factor: 1000}, {Factor: 2000}, {Factor: 65_533}}}
+	strictOf(ladder(), w, []fairshare.Job{job, {Site: 900}}).Priority(&job, &f)
+	require.Zero(t, f.Site, "it is the lowest")
+	require.Less(t, job.Parts[0].Priority, job.Parts[1].Priority)
+	require.Less(t, job.Parts[1].Priority, job.Parts[2].Priority)
 }
 
 func requireRising(t *testing.T, s *fairshare.Strict, jobs []fairshare.Job) {
