@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -26,7 +25,6 @@ const (
 	// ledgerChannel is where Postgres notifies of new entries of the ledger; the
 	// payload is the cluster.
 	ledgerChannel = "gpubudget_ledger"
-	closeTimeout  = time.Second
 )
 
 // database is the engine's connection to Postgres. There is one, because the

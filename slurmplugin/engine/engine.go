@@ -42,8 +42,11 @@ type Host struct {
 	Clock func() time.Time
 }
 
-// stopTimeout bounds how long Stop takes.
-const stopTimeout = 2 * time.Second
+// stopTimeout bounds how long Stop waits for goroutines, and then for the disk.
+const (
+	stopTimeout  = 1500 * time.Millisecond
+	closeTimeout = 500 * time.Millisecond
+)
 
 // Engine is a running engine. Its methods are safe for concurrent use, and but
 // for Start and Stop none does I/O.
@@ -156,8 +159,8 @@ func age(then, now fairshare.Instant) time.Duration {
 	return (time.Duration(now-then) * time.Millisecond).Round(time.Second)
 }
 
-// Stop writes the spool and ends the engine's goroutines. It is back within
-// about two seconds; the error says what could not be done by then.
+// Stop writes the spool and ends the engine's goroutines. It is back within two
+// seconds; the error says what could not be done by then.
 func (e *Engine) Stop() error {
 	done := make(chan error, 1)
 	go func() {
@@ -171,7 +174,7 @@ func (e *Engine) Stop() error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(stopTimeout + stopTimeout/4):
+	case <-time.After(stopTimeout + closeTimeout):
 		return errors.New("the spool could not be closed in time")
 	}
 }
@@ -296,7 +299,8 @@ func (e *Engine) news(demand, cut bool) []spoolRecord {
 	defer e.mu.Unlock()
 	t := e.tracker
 	recs := t.take()
-	due := t.now-e.spooled >= fairshare.Instant(e.conf.Load().RefreshInterval.Milliseconds())
+	since := t.now - e.spooled
+	due := since < 0 || since >= fairshare.Instant(e.conf.Load().RefreshInterval.Milliseconds())
 	if !t.passing && (demand || due) {
 		recs = append(recs, e.demand.take(e.incarnation)...)
 		e.spooled = t.now

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// cycleTimeout bounds one exchange with the database, so that a server that
-	// hangs is noticed.
-	cycleTimeout = time.Minute
+	// stepTimeout bounds each step of an exchange with the database, so that a
+	// server that hangs is noticed. After an outage there may be many steps.
+	stepTimeout  = 30 * time.Second
 	firstRetry   = 250 * time.Millisecond
 	longestRetry = 15 * time.Second
 	// leastGap keeps a busy ledger from having it read without a pause.
@@ -85,39 +85,50 @@ func (r *refresher) interval() time.Duration {
 	return d
 }
 
+// step does a part of an exchange within its time.
+func (r *refresher) step(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	return do(ctx)
+}
+
 // cycle writes and reads once.
 func (r *refresher) cycle(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, cycleTimeout)
-	defer cancel()
-	if err := r.connect(ctx); err != nil {
+	var mine bool
+	err := r.step(ctx, func(ctx context.Context) (err error) {
+		mine, err = r.connect(ctx)
 		return err
-	}
-	mine, err := r.db.lock(ctx)
+	})
 	if err != nil {
 		return err
 	}
 	if !mine || !r.engine.recorder.isOpen() {
 		// Only in the moment in which one slurmctld hands over to another.
 		r.engine.logf(LogVerbose, "another slurmctld of cluster %s still writes: this one only reads for now", r.engine.cluster)
-		return r.read(ctx, nil)
+		return r.step(ctx, func(ctx context.Context) error { return r.read(ctx, nil) })
 	}
-	to, err := r.write(ctx)
-	if err != nil {
+	if err := r.step(ctx, r.takeOver); err != nil {
 		return err
 	}
-	return r.read(ctx, &to)
+	to := r.engine.recorder.cut()
+	if err := r.write(ctx, to); err != nil {
+		return err
+	}
+	if err := r.step(ctx, r.writeState); err != nil {
+		return err
+	}
+	return r.step(ctx, func(ctx context.Context) error { return r.read(ctx, &to) })
 }
 
-func (r *refresher) connect(ctx context.Context) error {
-	if r.db != nil {
-		return nil
+// connect makes sure of the connection; mine tells whether this engine is the
+// one that writes.
+func (r *refresher) connect(ctx context.Context) (mine bool, err error) {
+	if r.db == nil {
+		if r.db, err = connect(ctx, *r.engine.conf.Load(), r.engine.cluster); err != nil {
+			return false, err
+		}
 	}
-	db, err := connect(ctx, *r.engine.conf.Load(), r.engine.cluster)
-	if err != nil {
-		return err
-	}
-	r.db = db
-	return nil
+	return r.db.lock(ctx)
 }
 
 func (r *refresher) disconnect() {
@@ -127,31 +138,32 @@ func (r *refresher) disconnect() {
 	}
 }
 
-// write gives the database all there is to be written, and returns up to where.
-func (r *refresher) write(ctx context.Context) (to mark, err error) {
-	e := r.engine
+// takeOver does what must be done, mostly once, before anything is written.
+func (r *refresher) takeOver(ctx context.Context) error {
 	if err := r.adopt(ctx); err != nil {
-		return mark{}, err
+		return err
 	}
-	funded, err := r.funding(ctx)
-	if err != nil {
-		return mark{}, err
-	}
-	to = e.recorder.cut()
-	err = e.recorder.spool.drain(to, writeBatch, func(recs []spoolRecord) error {
-		return r.db.write(ctx, recs, funded, func(rec spoolRecord, why error) {
-			r.report(reject(e.recorder.spool.path+".rejected", rec, why))
-		})
+	return r.judge(ctx)
+}
+
+// write gives the database all there is in the spool up to a mark.
+func (r *refresher) write(ctx context.Context, to mark) error {
+	sp, funded := r.engine.recorder.spool, r.engine.funding()
+	putAside := func(rec spoolRecord, why error) { r.report(reject(sp.path+".rejected", rec, why)) }
+	return sp.drain(to, writeBatch, func(recs []spoolRecord) error {
+		return r.step(ctx, func(ctx context.Context) error { return r.db.write(ctx, recs, funded, putAside) })
 	})
-	if err != nil {
-		return mark{}, err
-	}
+}
+
+// writeState gives the database what is of interest only now.
+func (r *refresher) writeState(ctx context.Context) error {
+	e := r.engine
 	if queue, at, ok := e.queue(); ok {
 		if err := r.db.usage.WriteQueue(ctx, e.cluster, at.Time(), queue); err != nil {
-			return mark{}, err
+			return err
 		}
 	}
-	return to, r.db.usage.Heartbeat(ctx, usage.Recorder{
+	return r.db.usage.Heartbeat(ctx, usage.Recorder{
 		Cluster: e.cluster, Incarnation: e.incarnation, Host: hostname(), Version: e.host.Version, SeenAt: e.host.Clock(),
 	})
 }
@@ -183,18 +195,17 @@ func (r *refresher) adopt(ctx context.Context) error {
 	return nil
 }
 
-// funding tells which accounts are funded. Before the first snapshot, runs wait
-// for it.
-func (r *refresher) funding(ctx context.Context) (func(account string) bool, error) {
-	if known := r.engine.funding(); known != nil {
-		return known, nil
+// judge decides, before the first snapshot, the runs that wait for it.
+func (r *refresher) judge(ctx context.Context) error {
+	if r.engine.funding() != nil {
+		return nil
 	}
 	s, err := r.db.read(ctx, fairshare.At(r.engine.host.Clock()))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	r.engine.judge(s.roles())
-	return r.engine.funding(), nil
+	return nil
 }
 
 // read makes a new snapshot, which holds what the database was given up to a

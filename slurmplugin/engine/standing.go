@@ -29,6 +29,7 @@ func (e *Engine) rank(now fairshare.Instant) *fairshare.Ranking {
 		Accounts: s.Budget.Accounts,
 		Capacity: capacity(s.Budget.Capacity, e.tracker.capacity),
 	}
+	e.tracker.trim(w, s.Policy.Bucket)
 	charges, ahead := e.charges[:0], e.ahead[:0]
 	charges = append(charges, e.window.in(w)...)
 	for i := range e.tracker.tail {
@@ -37,15 +38,15 @@ func (e *Engine) rank(now fairshare.Instant) *fairshare.Ranking {
 		}
 	}
 	at := now.Time()
-	e.tracker.openRuns(func(r *run) {
+	for _, r := range e.tracker.openRuns() {
 		if !r.Allocated {
-			return
+			continue
 		}
 		c := r.Charge(at)
 		charges = append(charges, c)
 		c.Amount = usage.ChargeAhead(r.GPUs, s.Policy.Lookback)
 		ahead = append(ahead, c)
-	})
+	}
 	e.charges, e.ahead = charges, ahead
 	return fairshare.Rank(fairshare.Input{Budget: &budget, Window: w, Charges: charges, Ahead: ahead})
 }

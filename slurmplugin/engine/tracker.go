@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"time"
 
 	"gpubudget/fairshare"
 	"gpubudget/usage"
@@ -37,6 +38,7 @@ type tracker struct {
 	broken        bool // this pass did not see all jobs
 
 	known     map[runKey]bool // all runs so far; nil once runs were adopted
+	open      []*run          // runs that have not ended, and some that have
 	changed   []*run          // runs that are dirty
 	undecided []*run          // runs of which nobody knows yet whether they are allocated
 	tail      []tailCharge
@@ -190,7 +192,7 @@ func (t *tracker) running(rec *job, j *Job, start int64, now fairshare.Instant) 
 	if j.GPUs == 0 {
 		return
 	}
-	r = t.open(rec, j, start, now)
+	r = t.start(rec, j, start, now)
 	r.before = before
 	t.continued(r, j, ended, now)
 }
@@ -202,7 +204,7 @@ func (t *tracker) running(rec *job, j *Job, start int64, now fairshare.Instant) 
 func (t *tracker) revived(rec *job, j *Job, ended bool, now fairshare.Instant) {
 	given := rec.run
 	start := max(given.EndedAt.Unix(), given.StartedAt.Unix()+1)
-	r := t.open(rec, j, start, now)
+	r := t.start(rec, j, start, now)
 	r.origin = given.origin
 	r.before = given.before + int64(given.Suspended.Seconds())
 	t.continued(r, j, ended, now)
@@ -263,7 +265,7 @@ func betweenSightings(rec *job, guess, now int64) int64 {
 // already, the GPUs are still those of before.
 func (t *tracker) resizing(rec *job, j *Job, now fairshare.Instant) {
 	if r := rec.run; (r == nil || !r.Open() && r.origin < j.Start) && j.GPUs > 0 {
-		t.open(rec, j, j.Start, now)
+		t.start(rec, j, j.Start, now)
 	}
 	if r := rec.run; r != nil && r.Open() && j.Resize > r.origin {
 		r.see(j, now)
@@ -292,8 +294,8 @@ func (t *tracker) superseded(rec *job, j *Job, start int64, now fairshare.Instan
 	return 0
 }
 
-// open starts a run.
-func (t *tracker) open(rec *job, j *Job, start int64, now fairshare.Instant) *run {
+// start begins a run.
+func (t *tracker) start(rec *job, j *Job, start int64, now fairshare.Instant) *run {
 	r := newRun(t.cluster, j, rec.owner, start)
 	r.SeenAt = now.Time()
 	r.counted = fairshare.At(r.StartedAt)
@@ -302,6 +304,7 @@ func (t *tracker) open(rec *job, j *Job, start int64, now fairshare.Instant) *ru
 		t.undecided = append(t.undecided, r)
 	}
 	rec.run = r
+	t.open = append(t.open, r)
 	t.remember(r)
 	t.touched(r)
 	return r
@@ -425,13 +428,11 @@ func (t *tracker) countRunning(rec *job, j *Job) {
 	r.counted = max(r.counted, until)
 }
 
-// openRuns calls do for each run that has not ended, in no definite order.
-func (t *tracker) openRuns(do func(*run)) {
-	for _, rec := range t.jobs {
-		if rec.run != nil && rec.run.Open() {
-			do(rec.run)
-		}
-	}
+// openRuns are the runs that have not ended, in the order in which they were
+// first seen.
+func (t *tracker) openRuns() []*run {
+	t.open = slices.DeleteFunc(t.open, func(r *run) bool { return !r.Open() })
+	return t.open
 }
 
 // listed are the ended runs of jobs that Slurm still shows.
@@ -501,7 +502,10 @@ func (t *tracker) resume(r *run, fresh bool) {
 	if !r.decided {
 		t.undecided = append(t.undecided, r)
 	}
-	if !r.Open() && fresh {
+	switch {
+	case r.Open():
+		t.open = append(t.open, r)
+	case fresh:
 		t.charge(r)
 	}
 	if rec.run == nil || rec.run.StartedAt.Before(r.StartedAt) {
@@ -553,6 +557,47 @@ func (t *tracker) take() []spoolRecord {
 	}
 	t.unsaved = t.unsaved[:0]
 	return out
+}
+
+// mostTail is how many charges the tail holds before it is summed up.
+const mostTail = 10_000
+
+// trim keeps the tail small while the database is away for long: what the
+// window has left behind is dropped, and charges of one user within one bucket
+// are put together, as the database would.
+func (t *tracker) trim(w fairshare.Period, bucket time.Duration) {
+	if len(t.tail) <= mostTail {
+		return
+	}
+	type key struct {
+		account, user string
+		bucket        fairshare.Instant
+		covered       bool
+	}
+	places := make(map[key]int)
+	kept := t.tail[:0]
+	for _, c := range t.tail {
+		if c.run == nil && c.Until <= w.From {
+			continue
+		}
+		b := usage.Bucket(c.From, bucket)
+		if c.run != nil || c.Until > b.Until {
+			kept = append(kept, c)
+			continue
+		}
+		k := key{c.Account, c.User, b.From, c.covered}
+		at, ok := places[k]
+		if !ok {
+			places[k] = len(kept)
+			kept = append(kept, c)
+			continue
+		}
+		sum := &kept[at]
+		sum.From, sum.Until = min(sum.From, c.From), max(sum.Until, c.Until)
+		sum.Amount += c.Amount
+	}
+	clear(t.tail[len(kept):])
+	t.tail = kept
 }
 
 // cut marks what a snapshot will hold that is read once all that take has

@@ -326,3 +326,46 @@ func TestPassesOfTheSameOrderNeedNoLookup(t *testing.T) {
 		require.Equal(t, i, rec.place)
 	}
 }
+
+// However long the database is away, memory does not grow with each job.
+func TestTheTailIsSummedUp(t *testing.T) {
+	l := newLab()
+	w := fairshare.Lookback(l.instant(), time.Hour)
+	var want fairshare.GPUMillis
+	for i := range fairshare.Instant(3 * mostTail) {
+		from := w.From - 1_000_000 + i*100
+		c := fairshare.Charge{
+			Period:  fairshare.Period{From: from, Until: from + 50},
+			Account: "physics", User: []string{"alice", "bob"}[i%2], Amount: fairshare.GPUMillis(i),
+		}
+		l.tail = append(l.tail, tailCharge{Charge: c, covered: i%3 == 0})
+		if c.Until > w.From {
+			want += c.Amount
+		}
+	}
+	l.trim(w, time.Minute)
+	var got fairshare.GPUMillis
+	for _, c := range l.tail {
+		got += c.Amount
+	}
+	require.Equal(t, want, got)
+	require.Less(t, len(l.tail), 300)
+}
+
+func TestAClockThatIsSetBackBreaksNothing(t *testing.T) {
+	l := newLab()
+	j := l.startJob(4)
+	l.lookAll(5)
+	l.slurm.now -= 3600
+	l.lookAll(1)
+	l.begin(l.instant(), 16) // the capacity changes as well
+	l.look(0, l.slurm.list()...)
+	for i := 1; i < len(l.capacity); i++ {
+		require.Greater(t, l.capacity[i].at, l.capacity[i-1].at)
+	}
+	l.slurm.complete(j, Complete)
+	l.lookAll(1)
+	require.Equal(t, []string{"100.0 4 GPUs 10-10 -0 COMPLETED"}, l.told())
+	pending, running := l.asked("physics")
+	require.Equal(t, []int64{0, 4 * 5}, []int64{pending, running})
+}
