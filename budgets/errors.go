@@ -40,7 +40,7 @@ func (e *UnknownAccountError) Error() string {
 	if e.Nearest != "" {
 		return fmt.Sprintf("%s: did you mean %q?", text, e.Nearest)
 	}
-	return fmt.Sprintf("%s: open it first with `gpubudget account add`", text)
+	return text + ": open it first with `gpubudget account add`"
 }
 
 // UnknownUserError is a user who is no member of the account at that time.
@@ -191,7 +191,7 @@ type InvalidAmountError struct {
 func (e *InvalidAmountError) Error() string {
 	switch {
 	case e.Total:
-		return fmt.Sprintf("%s GPU-hours are too much: with them more has been granted in this cluster than can be counted", amount.Hours(e.Amount))
+		return amount.Hours(e.Amount) + " GPU-hours are too much: with them more has been granted in this cluster than can be counted"
 	case e.Amount < 0:
 		return "a negative amount of GPU time can't be given: to take some from an account, transfer it to another"
 	case e.Amount == 0:

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -117,8 +118,7 @@ func explainCheck(err error, constraint string, e Entry) error {
 // failed is an error that is not about what was asked, with what was being done
 // and, where the database lacks the current schema, what to do.
 func failed(doing string, err error) error {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch pgErr.Code {
 		case codeUndefinedTable, codeUndefinedSchema, codeUndefinedColumn:
 			return fmt.Errorf("%s: %w: bring the database's schema up to date with `gpubudget db migrate`", doing, err)
@@ -144,10 +144,8 @@ func (s *Store) unknownAccount(ctx context.Context, cluster, name string) error 
 
 // unknownCluster is an error unless the cluster is among those known.
 func unknownCluster(cluster string, known []string) error {
-	for _, name := range known {
-		if name == cluster {
-			return nil
-		}
+	if slices.Contains(known, cluster) {
+		return nil
 	}
 	return &UnknownClusterError{Name: cluster, Nearest: nearest.Word(cluster, known), Known: known}
 }

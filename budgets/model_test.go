@@ -97,8 +97,9 @@ func (m *model) accepts(e *budgets.Entry) bool {
 		return isOpen(e.Account) && !m.member(e.Account, e.User, e.From)
 	case budgets.UserRemove, budgets.UserShareSet:
 		return isOpen(e.Account) && m.member(e.Account, e.User, e.From)
+	default:
+		return isOpen(e.Account)
 	}
-	return isOpen(e.Account)
 }
 
 // valid tells whether the entries fulfil at every instant what they must
@@ -207,6 +208,7 @@ func drawEntry(t *rapid.T, cluster string) budgets.Entry {
 		fallthrough
 	case budgets.Deposit:
 		e.Amount = fairshare.GPUMillis(rapid.Int64Range(1, 1e9).Draw(t, "amount"))
+	case budgets.AccountClose, budgets.PolicySet:
 	}
 	return e
 }

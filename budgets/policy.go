@@ -33,7 +33,7 @@ const (
 )
 
 // Policy is a cluster's settings at an instant.
-type Policy struct {
+type Policy struct { //nolint:recvcheck // set fills in what others only read
 	Lookback time.Duration
 	Mode     string
 	Bucket   time.Duration

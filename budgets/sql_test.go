@@ -3,7 +3,6 @@
 package budgets_test
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -19,7 +18,7 @@ import (
 func requireCode(t *testing.T, code string, err error) *pgconn.PgError {
 	t.Helper()
 	var pgErr *pgconn.PgError
-	require.True(t, errors.As(err, &pgErr), "%v", err)
+	require.ErrorAs(t, err, &pgErr)
 	require.Equal(t, code, pgErr.Code, "%v", err)
 	return pgErr
 }
@@ -107,7 +106,7 @@ func TestWriterNeedsInsertOnly(t *testing.T) {
 		"ALTER TABLE gpubudget.ledger DISABLE TRIGGER ALL", "SET session_replication_role = replica",
 	} {
 		_, err := conn.Exec(ctx, sql)
-		requireCode(t, "42501", err)
+		_ = requireCode(t, "42501", err)
 	}
 	for _, sql := range []string{
 		"RESET SESSION AUTHORIZATION", "DROP OWNED BY gpub_test_writer", "DROP ROLE gpub_test_writer",
@@ -156,7 +155,7 @@ func TestPostgresChecksPlainSQL(t *testing.T) {
 		{"23502", "account, share", "(NULL, 'share_set', 'a', 'chem', 1)"},
 	} {
 		_, err := pool.Exec(ctx, "INSERT INTO gpubudget.ledger (cluster, kind, actor, "+test.columns+") VALUES "+test.values)
-		requireCode(t, test.code, err)
+		_ = requireCode(t, test.code, err)
 	}
 	version, err := budgets.NewStore(pool).Version(ctx, cluster)
 	require.NoError(t, err)
@@ -202,5 +201,5 @@ func TestSavepointsDoNotHideEntriesFromTheCheck(t *testing.T) {
 	ok(t)(budgets.NewStore(inner).SetShare(ctx, cluster, "y", 0, by(day(0))))
 	require.NoError(t, inner.Rollback(ctx))
 	ok(t)(budgets.NewStore(tx).SetPolicy(ctx, cluster, budgets.Mode, budgets.Strict, by(day(0))))
-	requireCode(t, "GB006", tx.Commit(ctx))
+	_ = requireCode(t, "GB006", tx.Commit(ctx))
 }

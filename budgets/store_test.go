@@ -40,6 +40,7 @@ func day(n int) time.Time { return spring.AddDate(0, 0, n) }
 
 // ok is an entry that must have been written.
 func ok(t testing.TB) func(e budgets.Entry, err error) budgets.Entry {
+	t.Helper()
 	return func(e budgets.Entry, err error) budgets.Entry {
 		t.Helper()
 		require.NoError(t, err)

@@ -70,8 +70,9 @@ func (e *Entry) validateNames() error {
 		return validateName("account", e.Receiver)
 	case UserAdd, UserRemove, UserShareSet:
 		return validateName("user", e.User)
+	default:
+		return nil
 	}
-	return nil
 }
 
 // validateName accepts what Slurm's tools can carry: printable ASCII but what

@@ -149,8 +149,7 @@ func database(config *pgx.ConnConfig) string {
 
 // explain says what failed and what may help.
 func explain(config *pgx.ConnConfig, err error) (reason, remedy string) {
-	var refused *pgconn.PgError
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return oneLine(refused.Message), serverRemedy(config, refused.Code)
 	}
 	return networkReason(config, err)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -61,7 +62,7 @@ func TestConnectPrefersTheFlagThenTheFileThenTheEnvironment(t *testing.T) {
 	config, err := pgx.ParseConfig(byFlag)
 	require.NoError(t, err)
 	t.Setenv("PGHOST", byEnv.Host)
-	t.Setenv("PGPORT", fmt.Sprint(byEnv.Port))
+	t.Setenv("PGPORT", strconv.FormatUint(uint64(byEnv.Port), 10))
 	t.Setenv("PGUSER", byEnv.User)
 	t.Setenv("PGDATABASE", byEnv.Database)
 
@@ -168,7 +169,7 @@ func TestConnectNamesTheFile(t *testing.T) {
 // connection string allows.
 func TestConnectDoesNotWaitForASilentServer(t *testing.T) {
 	clean(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
 	began := time.Now()
@@ -189,7 +190,7 @@ func TestPoolConfigLimitsTheTimeToConnect(t *testing.T) {
 
 func closedPort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port

@@ -140,15 +140,15 @@ func applied(ctx context.Context, db *sql.DB) (map[int64]time.Time, error) {
 	if err := db.QueryRowContext(ctx, "SELECT to_regclass($1) IS NOT NULL", versionTable).Scan(&exists); err != nil {
 		return nil, err
 	}
+	at := map[int64]time.Time{}
 	if !exists {
-		return nil, nil
+		return at, nil
 	}
 	rows, err := db.QueryContext(ctx, "SELECT version_id, tstamp FROM "+versionTable+" WHERE is_applied AND version_id > 0")
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	at := map[int64]time.Time{}
 	for rows.Next() {
 		var version int64
 		var stamp time.Time

@@ -4,6 +4,7 @@ package usage_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -159,7 +160,7 @@ func TestOrderAndRepetitionOfDemandDoNotMatter(t *testing.T) {
 			require.NoError(t, s.WriteDemand(ctx, one, w.incarnation, []usage.DemandBucket{w.bucket}))
 		}
 		batches := map[string][]usage.DemandBucket{} // all at once, shuffled, some twice
-		again := append(writes, rapid.SliceOf(rapid.SampledFrom(writes)).Draw(t, "repeated")...)
+		again := slices.Concat(writes, rapid.SliceOf(rapid.SampledFrom(writes)).Draw(t, "repeated"))
 		for _, w := range rapid.Permutation(again).Draw(t, "order") {
 			batches[w.incarnation] = append(batches[w.incarnation], w.bucket)
 		}

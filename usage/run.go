@@ -118,9 +118,9 @@ func mulDiv(a, b, c int64) int64 {
 	if a == 0 || b <= 0 || c <= 0 {
 		return 0
 	}
-	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	hi, lo := bits.Mul64(uint64(a), uint64(b)) //nolint:gosec // neither is negative
 	q, _ := bits.Div64(hi, lo, uint64(c))
-	return int64(q)
+	return int64(q) //nolint:gosec // it fits
 }
 
 // ChargeAhead is what a job on gpus GPUs is charged in advance when it starts,

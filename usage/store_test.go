@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -34,8 +35,6 @@ var (
 // at is the time the given duration after epoch.
 func at(d time.Duration) time.Time { return epoch.Add(d) }
 
-func ptr[T any](v T) *T { return &v }
-
 func window(from, until time.Duration) fairshare.Period {
 	return fairshare.Period{From: fairshare.At(at(from)), Until: fairshare.At(at(until))}
 }
@@ -44,7 +43,7 @@ func window(from, until time.Duration) fairshare.Period {
 func ended(cluster string, job uint32, gpus int64, from, until time.Duration) usage.Run {
 	return usage.Run{
 		Cluster: cluster, JobID: job, ArrayTaskID: usage.NoTask, Account: "a", User: "u", GPUs: gpus, Allocated: true,
-		StartedAt: at(from), EndedAt: ptr(at(until)), EndState: "COMPLETED", SeenAt: at(until),
+		StartedAt: at(from), EndedAt: new(at(until)), EndState: "COMPLETED", SeenAt: at(until),
 	}
 }
 
@@ -62,7 +61,7 @@ func TestRunIsReadAsItWasWritten(t *testing.T) {
 		{
 			Cluster: "c", JobID: 7, Restart: 2, ArrayJobID: 5, ArrayTaskID: 4, HetJobID: 3,
 			Account: "vision", User: "ada", Partition: "gpu", QOS: "normal", Nodes: "n[1-2]", GPUs: 16, GPUType: "h200", Allocated: true,
-			StartedAt: at(0), Suspended: 90 * time.Second, SuspendedSince: ptr(at(time.Hour)), SeenAt: at(time.Hour + 1500*time.Millisecond),
+			StartedAt: at(0), Suspended: 90 * time.Second, SuspendedSince: new(at(time.Hour)), SeenAt: at(time.Hour + 1500*time.Millisecond),
 		},
 		{
 			Cluster: "c", JobID: 8, ArrayTaskID: usage.NoTask, Account: "nlp", User: "bob",
@@ -74,7 +73,7 @@ func TestRunIsReadAsItWasWritten(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 
-	want[0].EndedAt, want[0].EndState, want[0].SeenAt = ptr(at(2*time.Hour)), "TIMEOUT", at(3*time.Hour)
+	want[0].EndedAt, want[0].EndState, want[0].SeenAt = new(at(2*time.Hour)), "TIMEOUT", at(3*time.Hour)
 	require.NoError(t, s.WriteRuns(ctx, want[:1]))
 	got, err = s.OpenRuns(ctx, "c")
 	require.NoError(t, err)
@@ -121,7 +120,7 @@ func TestSightingsOfARun(t *testing.T) {
 	}
 	end := func(seen, until time.Duration, state string, change func(*usage.Run)) usage.Run {
 		return open(seen, func(r *usage.Run) {
-			r.EndedAt, r.EndState = ptr(at(until)), state
+			r.EndedAt, r.EndState = new(at(until)), state
 			if change != nil {
 				change(r)
 			}
@@ -151,7 +150,7 @@ func TestSightingsOfARun(t *testing.T) {
 			time.Hour, "NODE_FAIL", 4, 4 * fairshare.GPUHour},
 		{"suspended time is not charged", []usage.Run{end(2*time.Hour, time.Hour, "COMPLETED", func(r *usage.Run) { r.Suspended = 15 * time.Minute })},
 			time.Hour, "COMPLETED", 4, 3 * fairshare.GPUHour},
-		{"ended while suspended", []usage.Run{end(2*time.Hour, time.Hour, "CANCELLED", func(r *usage.Run) { r.SuspendedSince = ptr(at(45 * time.Minute)) })},
+		{"ended while suspended", []usage.Run{end(2*time.Hour, time.Hour, "CANCELLED", func(r *usage.Run) { r.SuspendedSince = new(at(45 * time.Minute)) })},
 			time.Hour, "CANCELLED", 4, 3 * fairshare.GPUHour},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -260,7 +259,7 @@ func split(runs []storedRun) []bucket {
 	}
 	slices.SortFunc(out, func(a, b bucket) int {
 		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.Until, b.Until), cmp.Compare(a.Account, b.Account),
-			cmp.Compare(a.User, b.User), cmp.Compare(fmt.Sprint(a.Allocated), fmt.Sprint(b.Allocated)))
+			cmp.Compare(a.User, b.User), cmp.Compare(strconv.FormatBool(a.Allocated), strconv.FormatBool(b.Allocated)))
 	})
 	return out
 }
@@ -291,10 +290,10 @@ func aSighting(cluster string) *rapid.Generator[usage.Run] {
 			r.ArrayJobID, r.ArrayTaskID = 1, rapid.Uint32Range(0, 1).Draw(t, "task")
 		}
 		if rapid.IntRange(0, 3).Draw(t, "suspended now") == 0 {
-			r.SuspendedSince = ptr(seconds(t, "since", 0, 4*3600))
+			r.SuspendedSince = new(seconds(t, "since", 0, 4*3600))
 		}
 		if rapid.Bool().Draw(t, "ended") {
-			r.EndedAt = ptr(seconds(t, "end", 0, 5*3600))
+			r.EndedAt = new(seconds(t, "end", 0, 5*3600))
 			r.EndState = rapid.SampledFrom([]string{"COMPLETED", "FAILED"}).Draw(t, "state")
 		}
 		return r

@@ -56,7 +56,7 @@ func (p *program) apply(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	defer in.Close()
+	defer in.Close() //nolint:errcheck // it was only read
 	tree, err := plan.ReadYAML(in, name)
 	if err != nil {
 		return err

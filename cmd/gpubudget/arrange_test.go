@@ -66,7 +66,7 @@ func TestEveryCommandHasExamples(t *testing.T) {
 			require.True(t, found, "%s %s", path, name)
 			require.NotEmpty(t, c.Usage)
 			pages++
-			for _, line := range strings.Split(after, "\n") {
+			for line := range strings.SplitSeq(after, "\n") {
 				checkExample(t, line)
 			}
 			visit(strings.TrimSpace(path+" "+name), commandNames(c.Subcommands))

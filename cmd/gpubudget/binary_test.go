@@ -22,7 +22,7 @@ import (
 // TestBinary tests what only the built program shows.
 func TestBinary(t *testing.T) {
 	dir := t.TempDir()
-	out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-X main.version=1.2.3", "-o", dir, ".").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags", "-X main.version=1.2.3", "-o", dir, ".").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	t.Setenv("PATH", dir+":/usr/bin:/bin")
 	t.Run("exit codes", testExitCodes)
@@ -33,7 +33,7 @@ func TestBinary(t *testing.T) {
 // shell runs a script of bash.
 func (s *session) shell(script string) (stdout, stderr string, code int) {
 	s.t.Helper()
-	command := exec.Command("bash", "-c", script)
+	command := exec.CommandContext(s.t.Context(), "bash", "-c", script)
 	command.Env = append(os.Environ(), "GPUBUDGET_TEST_DSN="+s.dsn, "TZ=Europe/Berlin")
 	var out, errs bytes.Buffer
 	command.Stdout, command.Stderr = &out, &errs
@@ -120,7 +120,7 @@ func testBashCompletes(t *testing.T) {
 		const script = `source <(gpubudget completion bash)
 			COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _gpubudget; echo "${COMPREPLY[*]}"`
 		words := strings.Split(line, " ") // the last one is being typed
-		command := exec.Command("bash", append([]string{"-c", script, "bash"}, words...)...)
+		command := exec.CommandContext(t.Context(), "bash", append([]string{"-c", script, "bash"}, words...)...)
 		text, err := command.Output()
 		require.NoError(t, err)
 		return strings.Join(strings.Fields(string(text)), " ")

@@ -155,14 +155,14 @@ func (p *program) dryRun(c *cli.Context, db *database, w work) error {
 		}{w.cluster, w.lines})
 	}
 	p.show(c, w)
-	p.say(c, "Dry run: nothing was changed.")
+	p.sayf(c, "Dry run: nothing was changed.")
 	return nil
 }
 
 // show lists what changes.
 func (p *program) show(c *cli.Context, w work) {
 	for _, line := range w.lines {
-		p.say(c, "%s", line)
+		p.sayf(c, "%s", line)
 	}
 }
 
@@ -193,11 +193,11 @@ func (p *program) report(c *cli.Context, cluster string, entries []budgets.Entry
 	first, last := entries[0], entries[len(entries)-1]
 	switch {
 	case first.Repeated:
-		p.say(c, "Key %q is entry %d of the ledger of %s already: nothing was changed.", first.Key, first.Seq, cluster)
+		p.sayf(c, "Key %q is entry %d of the ledger of %s already: nothing was changed.", first.Key, first.Seq, cluster)
 	case len(entries) == 1:
-		p.say(c, "Entry %d of the ledger of %s.", first.Seq, cluster)
+		p.sayf(c, "Entry %d of the ledger of %s.", first.Seq, cluster)
 	default:
-		p.say(c, "Entries %d to %d of the ledger of %s.", first.Seq, last.Seq, cluster)
+		p.sayf(c, "Entries %d to %d of the ledger of %s.", first.Seq, last.Seq, cluster)
 	}
 	return nil
 }

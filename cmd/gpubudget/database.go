@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -114,10 +115,8 @@ func (db *database) newCluster(c *cli.Context, fallback string) (string, error) 
 }
 
 func checkKnown(wanted string, known []string) error {
-	for _, name := range known {
-		if name == wanted {
-			return nil
-		}
+	if slices.Contains(known, wanted) {
+		return nil
 	}
 	if near := nearest.Word(wanted, known); near != "" {
 		return fmt.Errorf("unknown cluster %q: did you mean %s?", wanted, near)

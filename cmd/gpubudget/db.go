@@ -70,13 +70,13 @@ func (p *program) dbMigrate(c *cli.Context) error {
 	applied := 0
 	err = migrations.Up(c.Context, config, func(m migrations.Migration) {
 		applied++
-		p.say(c, "applied %s in %s", m.Name, m.Took.Round(time.Millisecond))
+		p.sayf(c, "applied %s in %s", m.Name, m.Took.Round(time.Millisecond))
 	})
 	if err != nil {
 		return err
 	}
 	if applied == 0 {
-		p.say(c, "the schema is up to date")
+		p.sayf(c, "the schema is up to date")
 	}
 	return nil
 }

@@ -75,7 +75,7 @@ func (p *program) importSacctmgr(c *cli.Context) error {
 			return err
 		}
 		for _, note := range notes {
-			p.say(c, "Note: %s.", note)
+			p.sayf(c, "Note: %s.", note)
 		}
 		return p.reconcile(c, db, tree)
 	})
@@ -90,7 +90,7 @@ func (p *program) readAssociations(c *cli.Context) (*assoc.Listing, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer in.Close()
+	defer in.Close() //nolint:errcheck // it was only read
 	return readListing(in, name)
 }
 
@@ -156,6 +156,6 @@ func (p *program) completeParents(c *cli.Context, l *assoc.Listing) error {
 	if err := l.TakeParents(known); err != nil {
 		return err
 	}
-	p.say(c, "Note: the input does not say which account stands below which: taken from Slurm as it is now.")
+	p.sayf(c, "Note: the input does not say which account stands below which: taken from Slurm as it is now.")
 	return nil
 }

@@ -126,7 +126,7 @@ func readKinds(c *cli.Context) ([]budgets.Kind, error) {
 		return nil, nil
 	}
 	var kinds []budgets.Kind
-	for _, name := range strings.Split(strings.ToLower(c.String(optKind)), ",") {
+	for name := range strings.SplitSeq(strings.ToLower(c.String(optKind)), ",") {
 		kind := budgets.Kind(strings.TrimSpace(name))
 		if !slices.Contains(budgets.Kinds, kind) {
 			if near := nearest.Word(name, kindNames()); near != "" {

@@ -25,9 +25,9 @@ func (p *program) print(c *cli.Context, table *output.Table, asJSON any) error {
 	return table.Write(p.stdout, style, c.Bool(optNoHeader))
 }
 
-// say tells what was done, unless --quiet or --json ask for silence. A write
+// sayf tells what was done, unless --quiet or --json ask for silence. A write
 // that fails is noticed by the listings and changes nothing here.
-func (p *program) say(c *cli.Context, format string, args ...any) {
+func (p *program) sayf(c *cli.Context, format string, args ...any) {
 	if c.Bool(optQuiet) || c.Bool(optJSON) {
 		return
 	}

@@ -60,8 +60,7 @@ func (p *program) run(ctx context.Context, args []string) int {
 		return exitOK
 	}
 	fmt.Fprintf(p.stderr, "gpubudget: error: %s\n", p.message(err))
-	var wrong *usageError
-	if errors.As(err, &wrong) {
+	if wrong, ok := errors.AsType[*usageError](err); ok {
 		fmt.Fprintf(p.stderr, "See: gpubudget %s\n", join(wrong.command, "--help"))
 		return exitUsage
 	}

@@ -57,7 +57,7 @@ func (p *program) reconcile(c *cli.Context, db *database, want plan.Tree) error 
 	if c.Bool(optPrune) {
 		changes = append(changes, difference.Surplus...)
 	} else if len(difference.Surplus) > 0 {
-		p.say(c, "Note: %s; left alone without --%s.", surplusText(difference.Surplus), optPrune)
+		p.sayf(c, "Note: %s; left alone without --%s.", surplusText(difference.Surplus), optPrune)
 	}
 	if len(changes) == 0 {
 		return p.unchanged(c, cluster)
@@ -70,7 +70,7 @@ func (p *program) reconcile(c *cli.Context, db *database, want plan.Tree) error 
 }
 
 func (p *program) unchanged(c *cli.Context, cluster string) error {
-	p.say(c, "The ledger of %s agrees: nothing to change.", cluster)
+	p.sayf(c, "The ledger of %s agrees: nothing to change.", cluster)
 	if c.Bool(optJSON) && !c.Bool(optQuiet) {
 		return output.JSON(p.stdout, entriesJSON(nil))
 	}

@@ -203,7 +203,7 @@ func (s *session) execute(command string) string {
 	if out != "" && !strings.HasSuffix(out, "\n") {
 		out += "\n" // after a question, the answer's
 	}
-	for _, line := range strings.Split(strings.TrimSuffix(s.mask(stderr), "\n"), "\n") {
+	for line := range strings.SplitSeq(strings.TrimSuffix(s.mask(stderr), "\n"), "\n") {
 		if line != "" {
 			out += "! " + line + "\n"
 		}

@@ -81,7 +81,7 @@ func (p *program) tree(c *cli.Context) error {
 		if c.Bool(optNoHeader) || c.Bool(optParsable) || c.Bool(optParsable2) {
 			return nil
 		}
-		p.say(c, "\n%s, window %s to %s (%s)%s", v.cluster, p.formatTime(b.window.From.Time()), p.formatTime(v.at),
+		p.sayf(c, "\n%s, window %s to %s (%s)%s", v.cluster, p.formatTime(b.window.From.Time()), p.formatTime(v.at),
 			b.policy.Value(budgets.Lookback), b.capacityText())
 		return nil
 	})
@@ -112,7 +112,9 @@ func (v view) subtree(c *cli.Context) (first, last int, err error) {
 	for v.tree.Nodes[first].Name != n.Name {
 		first++
 	}
-	for last = first + 1; last < len(v.tree.Nodes) && v.tree.Nodes[last].Depth > n.Depth; last++ {
+	last = first + 1
+	for last < len(v.tree.Nodes) && v.tree.Nodes[last].Depth > n.Depth {
+		last++
 	}
 	return first, last, nil
 }

@@ -100,7 +100,7 @@ func chooseClusters(named []string, configured string, known []string) ([]string
 	case len(known) == 1:
 		return known, nil
 	case len(known) == 0:
-		return nil, fmt.Errorf("the ledger is empty: begin with: gpubudget account add")
+		return nil, errors.New("the ledger is empty: begin with: gpubudget account add")
 	}
 	return nil, fmt.Errorf("the database has several clusters: name one with -M: %s", strings.Join(known, ", "))
 }

@@ -227,16 +227,17 @@ func TestJSONIsValidAndFinite(t *testing.T) {
 	require.Equal(t, exitOK, code, stderr)
 	var got struct {
 		Clusters []struct {
-			Cluster string
+			Cluster string `json:"cluster"`
 			Rows    []struct {
-				Account, State  string
-				User            *string
+				Account         string   `json:"account"`
+				State           string   `json:"state"`
+				User            *string  `json:"user"`
 				LevelFS         *float64 `json:"level_fs"`
 				LevelFSInfinite bool     `json:"level_fs_infinite"`
-				Ratio           *float64
-				UsedMillis      int64 `json:"used_gpu_ms"`
-			}
-		}
+				Ratio           *float64 `json:"ratio"`
+				UsedMillis      int64    `json:"used_gpu_ms"`
+			} `json:"rows"`
+		} `json:"clusters"`
 	}
 	decoder := json.NewDecoder(strings.NewReader(stdout))
 	require.NoError(t, decoder.Decode(&got))

@@ -59,7 +59,7 @@ func flags() []cli.Flag {
 }
 
 // The cli package would take -h and --help for its own.
-func init() { cli.HelpFlag = nil }
+func init() { cli.HelpFlag = nil } //nolint:gochecknoinits // it is the package's only switch for it
 
 // app is the command line as the cli package knows it. It has no commands, and
 // -h is sshare's "no header".

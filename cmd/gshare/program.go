@@ -53,8 +53,7 @@ func (p *program) run(ctx context.Context, args []string) int {
 		return exitOK
 	}
 	fmt.Fprintf(p.stderr, "gshare: error: %s\n", strings.Join(strings.Fields(err.Error()), " "))
-	var wrong *usageError
-	if errors.As(err, &wrong) {
+	if _, ok := errors.AsType[*usageError](err); ok {
 		fmt.Fprintln(p.stderr, `Try "gshare --help" for more information`)
 		return exitUsage
 	}

@@ -21,7 +21,7 @@ func checkShell(t *testing.T, shell, script string) {
 		t.Logf("%s is not installed", shell)
 		return
 	}
-	command := exec.Command(path, "-n")
+	command := exec.CommandContext(t.Context(), path, "-n")
 	command.Stdin = strings.NewReader(script)
 	out, err := command.CombinedOutput()
 	require.NoError(t, err, string(out))

@@ -67,7 +67,7 @@ func findBinDir() (string, error) {
 // refuses to run.
 func serverCredential() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
-		return nil, nil
+		return nil, nil //nolint:nilnil // no credential is our own
 	}
 	u, err := user.Lookup(superuser)
 	if err != nil {

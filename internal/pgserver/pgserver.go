@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -283,13 +284,13 @@ func (in installation) launch(dir string, o options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer out.Close()
+	defer out.Close() //nolint:errcheck // only the server writes to it
 
 	args := []string{"-D", dataDir(dir), "-k", runDir(dir), "-p", strconv.Itoa(port)}
-	for _, setting := range append(settings[:len(settings):len(settings)], o.settings...) {
+	for _, setting := range slices.Concat(settings, o.settings) {
 		args = append(args, "-c", setting)
 	}
-	cmd := exec.Command(in.bin("postgres"), args...)
+	cmd := exec.Command(in.bin("postgres"), args...) //nolint:noctx // it outlives the call
 	cmd.Dir = dir
 	cmd.Stdout, cmd.Stderr = out, out
 	// A session of its own, so that a Ctrl-C meant for the tests does not end
@@ -334,7 +335,7 @@ test -z "$dir" || rm -rf "$dir"
 	if temporary {
 		remove = s.dir
 	}
-	cmd := exec.Command("sh", "-c", script, "sh", strconv.Itoa(s.pid), remove)
+	cmd := exec.Command("sh", "-c", script, "sh", strconv.Itoa(s.pid), remove) //nolint:noctx // it outlives the call
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {

@@ -50,7 +50,7 @@ func runAsChild(dir string) {
 // tempDir is a directory that the server's user can get through.
 func tempDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "gpubudget-pgserver-")
+	dir, err := os.MkdirTemp("", "gpubudget-pgserver-") //nolint:usetesting // t.TempDir lets nobody else through
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o755))
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
@@ -104,7 +104,7 @@ func TestServer(t *testing.T) {
 // temporary directory too.
 func TestServerDiesWithItsProcess(t *testing.T) {
 	dir := filepath.Join(tempDir(t), "server")
-	child := exec.Command(os.Args[0])
+	child := exec.CommandContext(t.Context(), os.Args[0])
 	child.Env = append(os.Environ(), childDir+"="+dir)
 	stdout, err := child.StdoutPipe()
 	require.NoError(t, err)

@@ -200,7 +200,7 @@ func TestTreeShares(t *testing.T) {
 func TestNotesStayShort(t *testing.T) {
 	var rows strings.Builder
 	rows.WriteString("Account|ParentName|User|Share\nroot|||1\na|root||1\n")
-	for _, u := range strings.Fields("u1 u2 u3 u4 u5 u6 u7") {
+	for u := range strings.FieldsSeq("u1 u2 u3 u4 u5 u6 u7") {
 		rows.WriteString("a||" + u + "|parent\n")
 	}
 	l, err := Read(strings.NewReader(rows.String()))
