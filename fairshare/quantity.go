@@ -5,8 +5,13 @@
 // factor and a job priority.
 //
 // It does no I/O, reads no clock and depends on no map's order: the same input
-// gives the same bytes. The plugin, the reports and the simulator call the
-// same functions of it.
+// gives the same bytes. Whoever schedules, reports or explains calls the same
+// functions of it.
+//
+// From a Budget and charges, Rank makes a Ranking. From that, NewStrict or
+// NewAdditive make job priorities. Deliver compares what was due and asked for
+// with what was charged. docs/algorithm.md has the formulas, where they come
+// from, and an example.
 package fairshare
 
 import (
