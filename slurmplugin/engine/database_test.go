@@ -125,6 +125,24 @@ func TestARecordThatPostgresRefusesHoldsUpNoOther(t *testing.T) {
 	h.stop()
 }
 
+// Files are for bad days: an engine that can't write any works on.
+func TestRunsReachTheDatabaseWithoutAnyFile(t *testing.T) {
+	h := hostOn(t)
+	h.configure(h.dsn, "SpoolDir=/proc/nowhere")
+	h.start()
+	s := newSlurm(h.now)
+	s.start(s.submit("physics", "alice", 1, 4))
+	for range 3 {
+		h.tick(s, 10*time.Second)
+		h.pass(s.list()...)
+		require.NoError(t, h.exchange())
+	}
+	require.Equal(t, []string{"alice  allocated"}, h.runsSince(time.Hour))
+	require.Equal(t, 1, h.logged("what is to be written waits in memory"))
+	h.engine.refresher.disconnect()
+	require.ErrorContains(t, h.engine.Stop(), "could not be saved")
+}
+
 func TestOneEngineAtATimeWrites(t *testing.T) {
 	a := hostOn(t)
 	a.start()
@@ -228,7 +246,11 @@ func TestAChangeOfTheLedgerIsNotWaitedFor(t *testing.T) {
 	require.NoError(t, err)
 	h.engine = e
 	require.Eventually(t, func() bool { return e.current() != nil && e.Wanted() }, 20*time.Second, 10*time.Millisecond)
-	h.pass()
+	e.BeginPass(h.ms(), Cluster{})
+	e.Observe([]Job{h.pending(1, "bio", "carol", nil)})
+	require.NoError(t, e.EndPass())
+	require.True(t, e.Wanted(), "that pass gave no priorities")
+	h.pass(h.pending(1, "bio", "carol", nil))
 	require.False(t, e.Wanted())
 	version := e.current().Ledger
 	_, err = budgets.NewStore(h.pool).SetShare(context.Background(), "titan", "bio", 500_000_000, budgets.Note{Actor: "t"})

@@ -71,7 +71,9 @@ type Engine struct {
 	size     Cluster
 	ranking  *fairshare.Ranking // how everybody stands; nil before the first pass
 	stands   bool               // it is of this pass
-	seen     fairshare.Seen     // what the jobs of this pass have
+	answers  bool               // this pass is one that was wanted
+	pending  bool               // it has seen jobs that pend
+	seen     fairshare.Seen     // what they have
 	scorer   scorer             // of the latest pass that gave priorities
 	prepared bool               // it is of this pass
 	tres     int                // how many TRES it weighs
@@ -198,10 +200,10 @@ func (e *Engine) Wanted() bool { return e.wanted.Load() }
 
 // BeginPass begins a pass at nowMS, in Unix milliseconds.
 func (e *Engine) BeginPass(nowMS int64, c Cluster) {
-	e.wanted.Store(false)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.size, e.seen = c, fairshare.Seen{}
+	e.answers = e.wanted.Swap(false)
+	e.size, e.seen, e.pending = c, fairshare.Seen{}, false
 	e.stands, e.prepared = false, false
 	e.tracker.begin(fairshare.Instant(nowMS), c.GPUs)
 }
@@ -216,6 +218,7 @@ func (e *Engine) Observe(jobs []Job) {
 		j := &jobs[i]
 		e.tracker.observe(j)
 		if j.State == Pending {
+			e.pending = true
 			e.fill(&e.job, j, e.tracker.now)
 			e.seen.Add(&e.job)
 		}
@@ -235,7 +238,7 @@ func (e *Engine) Prioritize(jobs []Job, out []Factors) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.prepared {
-		e.stand()
+		e.stand(e.tracker.now)
 		e.prepare()
 	}
 	for i := range jobs {
@@ -250,6 +253,9 @@ func (e *Engine) EndPass() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.tracker.end()
+	if e.answers && e.pending && !e.prepared {
+		e.wanted.Store(true) // it only looked
+	}
 	if e.tracker.broken {
 		return errors.New("the pass did not see all jobs")
 	}
@@ -260,11 +266,12 @@ func (e *Engine) EndPass() error {
 func (e *Engine) Set(j *Job, nowMS int64, out *Factors) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	now := fairshare.Instant(nowMS)
 	if e.scorer == nil {
-		e.stand()
+		e.stand(now)
 		e.prepare()
 	}
-	e.prioritize(j, fairshare.Instant(nowMS), out)
+	e.prioritize(j, now, out)
 	return nil
 }
 
@@ -280,8 +287,8 @@ func (e *Engine) Sight(j *Job, nowMS int64) {
 func (e *Engine) Standings(assocs []Assoc) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.tracker.passing {
-		e.stand()
+	if e.tracker.pass > 0 && !e.tracker.passing {
+		e.stand(e.tracker.now)
 	}
 	for i := range assocs {
 		assocs[i].Known = 0

@@ -96,6 +96,25 @@ func TestSetPlacesAJobAsThePassWould(t *testing.T) {
 	h.stop()
 }
 
+// Slurm may ask for a job's priority before the first pass. Nobody must be
+// judged by the ranking that answers.
+func TestSetBeforeTheFirstPass(t *testing.T) {
+	h := warm(t)
+	h.kill()
+	h.start()
+	h.engine.Configure(warmWeights)
+	h.engine.Standings([]Assoc{{Account: NewCString("physics")}})
+	fresh := h.pending(7, "bio", "carol", nil)
+	var out Factors
+	require.NoError(t, h.engine.Set(&fresh, h.ms(), &out))
+	require.Greater(t, out.Priority, uint32(1000))
+	s := newSlurm(h.now)
+	s.start(s.submit("physics", "bob", 1, 1))
+	h.pass(append(s.list(), fresh)...)
+	require.True(t, h.engine.tracker.jobs[100].run.Allocated)
+	h.stop()
+}
+
 func TestAdditivePrioritiesAreSlurmsSum(t *testing.T) {
 	h := warm(t)
 	_, err := budgets.NewStore(h.pool).SetPolicy(context.Background(), "titan", budgets.Mode, budgets.Additive, budgets.Note{Actor: "t", From: begin})

@@ -26,6 +26,7 @@ type recorder struct {
 	// saving keeps the order of what is taken in the order of the file.
 	saving sync.Mutex
 	opened bool
+	locked bool // by another process
 }
 
 func newRecorder(e *Engine, dir string) *recorder {
@@ -40,7 +41,9 @@ func (r *recorder) open() error {
 	if s := r.engine.current(); s != nil {
 		r.spool.after(s.Spooled)
 	}
-	if err := r.spool.open(func(rec spoolRecord) { recs = append(recs, rec) }); err != nil {
+	err := r.spool.open(func(rec spoolRecord) { recs = append(recs, rec) })
+	r.locked = errors.Is(err, errLocked)
+	if err != nil {
 		return err
 	}
 	r.opened = true
@@ -48,11 +51,11 @@ func (r *recorder) open() error {
 	return nil
 }
 
-// isOpen tells whether the spool is there to be written to the database.
-func (r *recorder) isOpen() bool {
+// isLocked tells whether another process still writes the spool.
+func (r *recorder) isLocked() bool {
 	r.saving.Lock()
 	defer r.saving.Unlock()
-	return r.opened
+	return r.locked
 }
 
 // notify tells the recorder that there is something to write.
@@ -112,11 +115,11 @@ func (r *recorder) report(err error) {
 		if r.failed.over() {
 			r.engine.logf(LogInfo, "spool %s is written again", r.spool.path)
 		}
-	case errors.Is(err, errLocked) || !r.opened:
+	case r.locked:
 		if r.failed.met("locked") {
 			r.engine.logf(LogInfo, "%v: what is to be written waits in memory", err)
 		}
-	case r.failed.met(err.Error()):
+	case r.failed.met("unwritable"):
 		r.engine.logf(LogError, "%v: what is to be written waits in memory", err)
 	}
 }

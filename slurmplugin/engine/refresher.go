@@ -102,7 +102,7 @@ func (r *refresher) cycle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !mine || !r.engine.recorder.isOpen() {
+	if !mine || r.engine.recorder.isLocked() {
 		// Only in the moment in which one slurmctld hands over to another.
 		r.engine.logf(LogVerbose, "another slurmctld of cluster %s still writes: this one only reads for now", r.engine.cluster)
 		return r.step(ctx, func(ctx context.Context) error { return r.read(ctx, nil) })

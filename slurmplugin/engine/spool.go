@@ -44,6 +44,7 @@ type spool struct {
 	kept    int    // lines after the last compaction
 	seq     uint64 // the last given
 	unsaved []spoolRecord
+	sent    int // so many of them the database has
 
 	written mark // the database has all before this
 }
@@ -235,7 +236,7 @@ func (s *spool) append(recs []spoolRecord) error {
 	if err != nil {
 		return s.bound(err)
 	}
-	s.unsaved = s.unsaved[:0]
+	s.unsaved, s.sent = s.unsaved[:0], 0
 	return nil
 }
 
@@ -244,7 +245,10 @@ func (s *spool) bound(err error) error {
 	err = fmt.Errorf("write spool %s: %w", s.path, err)
 	if excess := len(s.unsaved) - mostUnsaved; excess > 0 {
 		s.unsaved = append([]spoolRecord(nil), s.unsaved[excess:]...)
-		err = fmt.Errorf("%w; %d records are lost", err, excess)
+		if lost := excess - s.sent; lost > 0 {
+			err = fmt.Errorf("%w; %d records are lost", err, lost)
+		}
+		s.sent = max(0, s.sent-excess)
 	}
 	return err
 }
@@ -281,7 +285,7 @@ func (s *spool) end() mark {
 // batches. What show took without an error isn't shown again.
 func (s *spool) drain(to mark, batch int, show func([]spoolRecord) error) error {
 	s.mu.Lock()
-	unsaved := append([]spoolRecord(nil), s.unsaved...)
+	unsaved := append([]spoolRecord(nil), s.unsaved[s.sent:]...)
 	file, from := s.file, s.written.offset
 	s.mu.Unlock()
 	if file != nil {
@@ -289,16 +293,25 @@ func (s *spool) drain(to mark, batch int, show func([]spoolRecord) error) error 
 			return err
 		}
 	}
-	// What isn't in the file yet is shown again when it is: writes are
-	// idempotent.
 	for len(unsaved) > 0 {
 		n := min(batch, len(unsaved))
 		if err := show(unsaved[:n]); err != nil {
 			return err
 		}
+		s.sentTo(unsaved[n-1].Seq)
 		unsaved = unsaved[n:]
 	}
 	return nil
+}
+
+// sentTo notes that the database has what is in memory, up to seq. Once it is
+// in the file it is shown again: writes are idempotent.
+func (s *spool) sentTo(seq uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.sent < len(s.unsaved) && s.unsaved[s.sent].Seq <= seq {
+		s.sent++
+	}
 }
 
 // drainFile is drain for what is in the file. Only compact moves what is in it,

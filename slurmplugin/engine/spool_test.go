@@ -169,6 +169,7 @@ func TestWhatCannotBeSavedIsWrittenToTheDatabaseAllTheSame(t *testing.T) {
 	require.ErrorContains(t, s.append([]spoolRecord{runRecord(2, false)}), "no space left")
 	s.file = good
 	require.Equal(t, []uint32{1, 2}, jobsOf(s.drained(t)))
+	require.Empty(t, s.drained(t))
 	require.NoError(t, s.append([]spoolRecord{runRecord(3, false)}))
 	require.Equal(t, []uint32{2, 3}, jobsOf(s.drained(t)), "the second comes again now that it is in the file")
 	s.release()
@@ -176,12 +177,15 @@ func TestWhatCannotBeSavedIsWrittenToTheDatabaseAllTheSame(t *testing.T) {
 }
 
 func TestMemoryForWhatCannotBeSavedIsBounded(t *testing.T) {
-	s := newSpool(t.TempDir(), "titan", func(error) {})
+	s := &spoolLab{spool: newSpool(t.TempDir(), "titan", func(error) {})}
 	recs := make([]spoolRecord, mostUnsaved)
 	require.Error(t, s.append(recs))
 	require.ErrorContains(t, s.append(make([]spoolRecord, 5)), "5 records are lost")
 	_, unsaved := s.pending()
 	require.Equal(t, mostUnsaved, unsaved)
+
+	s.drained(t)
+	require.NotContains(t, s.append(make([]spoolRecord, 5)).Error(), "lost", "the database has them")
 }
 
 // Compacting forgets only what a new process would not miss: what the database

@@ -75,12 +75,12 @@ func capacity(stored []fairshare.Step[fairshare.MilliGPUs], seen []capacityStep)
 	return steps
 }
 
-// stand ranks everybody as of this pass, once.
-func (e *Engine) stand() {
+// stand ranks everybody as of now, once for each pass.
+func (e *Engine) stand(now fairshare.Instant) {
 	if e.stands {
 		return
 	}
-	e.ranking = e.rank(e.tracker.now)
+	e.ranking = e.rank(now)
 	e.stands = true
 	if e.snapshot != nil {
 		e.owners.standing = e.ranking
