@@ -116,10 +116,11 @@ var benchmarkWeights = fairshare.Weights{
 }
 
 type prioritizer interface {
-	Priority(*fairshare.Job, *fairshare.Factors)
+	Priority(job *fairshare.Job, f *fairshare.Factors)
 }
 
 func benchmarkPriority(b *testing.B, prepare func(*fairshare.Ranking, *fairshare.Seen) prioritizer) {
+	b.Helper()
 	for _, size := range sizes {
 		r := fairshare.Rank(largeInput(size.accounts, size.users, 0))
 		jobs, seen := benchmarkJobs(r)

@@ -35,11 +35,11 @@ func (d *due) add(e due) {
 }
 
 // entitled is d for a reader: never negative.
-func (d due) entitled() GPUMillis { return max(d.whole, 0) }
+func (d *due) entitled() GPUMillis { return max(d.whole, 0) }
 
 // weight is d for a comparison: never negative, and 0 if all there was has been
 // taken away, whatever fraction of a millisecond remains.
-func (d due) weight() float64 {
+func (d *due) weight() float64 {
 	if d.debited && d.whole <= 0 {
 		return 0
 	}
@@ -118,7 +118,7 @@ func (l *layout) budgetChanges(window Period) *changes {
 	for i := range l.accounts {
 		a := &l.accounts[i]
 		addSteps(c, a.parents)
-		addSteps(c, a.Account.Share)
+		addSteps(c, a.Share)
 		for _, grant := range a.Grants {
 			c.period(grant.Period)
 			debit = debit || grant.Amount < 0

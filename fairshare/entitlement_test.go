@@ -214,11 +214,9 @@ func TestEntitlementsOverTime(t *testing.T) {
 			b := test.budget()
 			hours := due(b, test.window)
 			for name, want := range test.want {
-				got := 0.0
+				got := hours(name)
 				if account, user, isUser := cutUser(name); isUser {
 					got = hours(account, user)
-				} else {
-					got = hours(name)
 				}
 				require.InDelta(t, want, got, 1e-6, name)
 			}

@@ -161,6 +161,7 @@ func (s *source) weights() fairshare.Weights {
 // seed gives the fuzzer something to start from. It is a test of its own
 // whenever the tests run.
 func seed(f *testing.F) {
+	f.Helper()
 	f.Add([]byte{})
 	for i := range uint64(200) {
 		rng := rand.New(rand.NewPCG(i, 0))

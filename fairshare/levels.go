@@ -13,9 +13,9 @@ type levels struct {
 	steps  int64 // into which the full number is merged
 }
 
-// newLevels takes at most most steps.
-func newLevels(values []int64, gaps bool, most int64) levels {
-	return levels{values: values, gaps: gaps, steps: min(fullSteps(values, gaps), most)}
+// newLevels takes no more steps than limit.
+func newLevels(values []int64, gaps bool, limit int64) levels {
+	return levels{values: values, gaps: gaps, steps: min(fullSteps(values, gaps), limit)}
 }
 
 // fullSteps is how many steps the values need.

@@ -7,8 +7,8 @@ import "math"
 // Flags are slurm.conf's PriorityFlags, in the bits of bridge.h.
 type Flags uint32
 
-// The priority flags that matter here are NoNormal*, SizeRelative and
-// IncrOnly; the others are the plugin's matter.
+// The priority flags. Only SizeRelative has an effect here. The others are the
+// plugin's matter: with NoNormal* it gives raw factors.
 const (
 	AccrueAlways Flags = 1 << iota
 	CalculateRunning
@@ -26,15 +26,6 @@ const (
 
 // Has tells whether all of the given flags are set.
 func (f Flags) Has(flags Flags) bool { return f&flags == flags }
-
-// Keep is the priority a job is left with when a new one was worked out: with
-// IncrOnly a priority never falls.
-func (f Flags) Keep(old, new uint32) uint32 {
-	if f.Has(IncrOnly) {
-		return max(old, new)
-	}
-	return new
-}
 
 // Weights are the PriorityWeight* settings of slurm.conf and what goes with
 // them.

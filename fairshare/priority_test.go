@@ -161,12 +161,6 @@ func TestFactorsAreReused(t *testing.T) {
 	require.Nil(t, f.TRES)
 }
 
-func TestKeep(t *testing.T) {
-	require.EqualValues(t, 3, fairshare.Flags(0).Keep(5, 3))
-	require.EqualValues(t, 5, fairshare.IncrOnly.Keep(5, 3))
-	require.EqualValues(t, 7, fairshare.IncrOnly.Keep(5, 7))
-}
-
 // The flags are passed from C as they are: bridge.h numbers them.
 func TestFlagsAreThoseOfTheBridge(t *testing.T) {
 	names := []string{

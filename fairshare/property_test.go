@@ -374,13 +374,13 @@ func TestUsageRollsUpTheTreeOfItsTime(t *testing.T) {
 func requireSound(t require.TestingT, r *fairshare.Ranking) {
 	for _, u := range r.Users {
 		require.True(t, u.Factor > 0 && u.Factor <= 1, "factor %v", u.Factor)
-		require.True(t, u.LevelFS >= 0, "LevelFS %v", u.LevelFS)
+		require.GreaterOrEqual(t, u.LevelFS, 0.0)
 		require.True(t, u.ShareOfCluster >= 0 && u.ShareOfCluster <= 1+1e-9, "share %v", u.ShareOfCluster)
 		require.True(t, u.Rank >= 1 && u.Level >= 0 && u.Entitled >= 0)
 	}
 	for _, a := range r.Accounts {
 		require.True(t, a.Factor >= 0 && a.Factor <= 1, "factor %v", a.Factor)
-		require.True(t, a.LevelFS >= 0, "LevelFS %v", a.LevelFS)
+		require.GreaterOrEqual(t, a.LevelFS, 0.0)
 		require.True(t, a.ShareOfCluster >= 0 && a.ShareOfCluster <= 1+1e-9, "share %v", a.ShareOfCluster)
 		require.True(t, a.Rank >= 0 && a.Entitled >= 0)
 	}

@@ -20,31 +20,35 @@ import (
 // scenario is a tree of testdata/trees with the standings that were worked out
 // by hand.
 type scenario struct {
-	About    string
-	GPUs     int64 `yaml:"gpus"`
-	Hours    fairshare.Instant
+	About    string            `yaml:"about"`
+	GPUs     int64             `yaml:"gpus"`
+	Hours    fairshare.Instant `yaml:"hours"`
 	Accounts []struct {
-		Name, Parent string
-		Share        float64           // percent
-		Grants       []int64           // GPU-hours, over the window and a while after
-		Users        map[string]string // percent or "equal"
-	}
+		Name   string            `yaml:"name"`
+		Parent string            `yaml:"parent"`
+		Share  float64           `yaml:"share"`  // percent
+		Grants []int64           `yaml:"grants"` // GPU-hours, over the window and a while after
+		Users  map[string]string `yaml:"users"`  // percent or "equal"
+	} `yaml:"accounts"`
 	Charges []struct {
-		Account, User string
-		Hours         int64
-	}
+		Account string `yaml:"account"`
+		User    string `yaml:"user"`
+		Hours   int64  `yaml:"hours"`
+	} `yaml:"charges"`
 	Want struct {
-		Accounts map[string]standing
-		Users    map[string]standing // by account/user
-	}
+		Accounts map[string]standing `yaml:"accounts"`
+		Users    map[string]standing `yaml:"users"` // by account/user
+	} `yaml:"want"`
 }
 
 type standing struct {
-	Entitled, Used float64 // GPU-hours
-	LevelFS        fraction
-	Rank, Level    int
-	Funded         bool
-	Factor         fraction // of accounts only if not 0
+	Entitled float64  `yaml:"entitled"` // GPU-hours
+	Used     float64  `yaml:"used"`     // GPU-hours
+	LevelFS  fraction `yaml:"levelfs"`
+	Rank     int      `yaml:"rank"`
+	Level    int      `yaml:"level"`
+	Funded   bool     `yaml:"funded"`
+	Factor   fraction `yaml:"factor"` // of accounts only if not 0
 }
 
 // fraction is written as 2, 2/3 or inf.
