@@ -62,11 +62,7 @@ func Run(ctx context.Context, out io.Writer, o Options) (err error) {
 	fmt.Fprintf(out, "demo: %d users submit jobs of %d to %d seconds with sbatch for %.0f s; shares are those of the last %.0f s\n",
 		len(users()), minSeconds, maxSeconds, o.Length.Seconds(), lookback.Seconds())
 
-	m, err := newMeter(ctx, c)
-	if err != nil {
-		return err
-	}
-	defer m.close()
+	m := newMeter(c)
 	final, err := observe(ctx, c, m, out, o)
 	if err != nil {
 		return err

@@ -7,34 +7,18 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"gpubudget/budgets"
 	"gpubudget/fairshare"
 	"gpubudget/internal/testcluster"
-	"gpubudget/report"
-	"gpubudget/usage"
 )
 
-// meter reads how the teams stand from the same place as gshare.
+// meter measures how the teams stand.
 type meter struct {
 	cluster *testcluster.Cluster
-	pool    *pgxpool.Pool
 	idle    map[string]bool // teams that have been without waiting jobs
 }
 
-func newMeter(ctx context.Context, c *testcluster.Cluster) (*meter, error) {
-	pool, err := pgxpool.New(ctx, c.DSN())
-	if err != nil {
-		return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
-	}
-	return &meter{cluster: c, pool: pool, idle: map[string]bool{}}, nil
-}
-
-func (m *meter) close() { m.pool.Close() }
+func newMeter(c *testcluster.Cluster) *meter { return &meter{cluster: c, idle: map[string]bool{}} }
 
 // sample is how the teams stand at one moment.
 type sample struct {
@@ -47,7 +31,7 @@ type sample struct {
 }
 
 func (m *meter) sample(ctx context.Context, f *feeder) (sample, error) {
-	r, err := m.report(ctx)
+	r, err := m.cluster.Report(ctx)
 	if err != nil {
 		return sample{}, err
 	}
@@ -66,15 +50,6 @@ func (m *meter) sample(ctx context.Context, f *feeder) (sample, error) {
 		}
 	}
 	return s, nil
-}
-
-func (m *meter) report(ctx context.Context) (r *report.Report, err error) {
-	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err = pgx.BeginTxFunc(ctx, m.pool, options, func(tx pgx.Tx) error {
-		r, err = report.Build(ctx, budgets.NewStore(tx), usage.NewStore(tx), m.cluster.Name(), time.Now(), report.Options{})
-		return err
-	})
-	return r, err
 }
 
 // idleTeams are the teams that were without demand at some time.

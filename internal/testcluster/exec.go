@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -129,8 +128,14 @@ func (c *Cluster) WaitNodesIdle(ctx context.Context) error {
 		if err != nil {
 			return false, err
 		}
-		busy := slices.ContainsFunc(rows, func(row []string) bool { return row[1] != "idle" })
-		return len(rows) == c.opts.Nodes && !busy, nil
+		idle := map[string]bool{} // by name: a node is listed once for each partition
+		for _, row := range rows {
+			if row[1] != "idle" {
+				return false, nil
+			}
+			idle[row[0]] = true
+		}
+		return len(idle) == c.opts.Nodes, nil
 	})
 }
 

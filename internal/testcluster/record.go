@@ -14,7 +14,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"gpubudget/budgets"
 	"gpubudget/fairshare"
+	"gpubudget/report"
 	"gpubudget/usage"
 )
 
@@ -135,6 +137,22 @@ func (c *Cluster) Compare(ctx context.Context) (Agreement, error) {
 		}
 	}
 	return a, nil
+}
+
+// Report is how accounts and users stand now, as gshare would print it.
+func (c *Cluster) Report(ctx context.Context) (*report.Report, error) {
+	conn, err := pgx.Connect(ctx, c.DSN())
+	if err != nil {
+		return nil, fmt.Errorf("report: %w", err)
+	}
+	defer conn.Close(ctx)
+	var r *report.Report
+	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err = pgx.BeginTxFunc(ctx, conn, options, func(tx pgx.Tx) error {
+		r, err = report.Build(ctx, budgets.NewStore(tx), usage.NewStore(tx), c.Name(), time.Now(), report.Options{})
+		return err
+	})
+	return r, err
 }
 
 // recorded is what ended runs used by our own record, charged or not.

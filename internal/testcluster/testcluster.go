@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -115,14 +114,29 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// repository is the folder of the source this program was built from.
+// repository is the folder of the source: above the working folder, or above
+// this program. Binaries don't tell where they were built (-trimpath).
 func repository() (string, error) {
-	_, file, _, ok := runtime.Caller(0)
-	root := filepath.Join(filepath.Dir(file), "..", "..")
-	if _, err := os.Stat(filepath.Join(root, "go.mod")); !ok || err != nil {
-		return "", errors.New("the repository this program was built from is gone: name PluginDir and BinDir")
+	var from []string
+	if dir, err := os.Getwd(); err == nil {
+		from = append(from, dir)
 	}
-	return root, nil
+	if program, err := os.Executable(); err == nil {
+		from = append(from, filepath.Dir(program))
+	}
+	for _, dir := range from {
+		for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+			if isRepository(dir) {
+				return dir, nil
+			}
+		}
+	}
+	return "", errors.New("the repository with build/plugins and bin was not found from here: run this in it, or name PluginDir and BinDir")
+}
+
+func isRepository(dir string) bool {
+	text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+	return err == nil && strings.HasPrefix(string(text), "module gpubudget\n")
 }
 
 // Cluster is a running cluster. Its methods may be called by several goroutines
@@ -156,7 +170,7 @@ func Start(ctx context.Context, opts Options) (*Cluster, error) {
 	sweep()
 	c := &Cluster{opts: opts, daemons: map[string]*daemon{}}
 	if err := c.up(ctx); err != nil {
-		err = fmt.Errorf("test cluster: %w%s", err, c.logTails())
+		err = fmt.Errorf("test cluster: %w%s", err, c.LogTails())
 		return nil, errors.Join(err, c.abandon())
 	}
 	return c, nil
@@ -258,7 +272,7 @@ func (c *Cluster) firstPostgres(ctx context.Context) error {
 func (c *Cluster) Stop() error {
 	err := c.stopSlurmctldForGood()
 	if err != nil {
-		err = fmt.Errorf("test cluster: %w%s", err, c.logTails())
+		err = fmt.Errorf("test cluster: %w%s", err, c.LogTails())
 	}
 	return errors.Join(err, c.abandon())
 }
@@ -282,6 +296,9 @@ func (c *Cluster) abandon() error {
 	}
 	return errors.Join(errs...)
 }
+
+// KeepFiles leaves the files in place when the cluster stops.
+func (c *Cluster) KeepFiles() { c.opts.KeepFiles = true }
 
 // Dir is the folder with all files of the cluster.
 func (c *Cluster) Dir() string { return c.dir }
@@ -320,8 +337,8 @@ func (c *Cluster) path(elem ...string) string {
 	return filepath.Join(slices.Concat([]string{c.dir}, elem)...)
 }
 
-// logTails is the end of each log with something in it, for error messages.
-func (c *Cluster) logTails() string {
+// LogTails is the end of each log with something in it, for error messages.
+func (c *Cluster) LogTails() string {
 	if c.dir == "" {
 		return ""
 	}
@@ -332,6 +349,9 @@ func (c *Cluster) logTails() string {
 	}
 	var all strings.Builder
 	for _, path := range paths {
+		if log, ok := strings.CutSuffix(path, ".out"); ok && slices.Contains(paths, log+".log") {
+			continue // says the same
+		}
 		text, err := os.ReadFile(path)
 		if err != nil {
 			text = []byte(err.Error())

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// stateSaved is how long slurmctld may take to write down what has happened.
+const stateSaved = 6 * time.Second
+
+// With PostgreSQL stopped jobs go on being scheduled, in the same order, also
+// by a slurmctld that is restarted meanwhile; the log says so once. After it
+// has returned the sums equal Slurm's own record exactly.
+func TestPostgresAway(t *testing.T) {
+	s := begin(t, "away")
+	s.use(ann, s.a, 4, 2)
+	mark := s.logLength()
+	require.NoError(t, s.StopPostgres())
+
+	release := s.hog()
+	ofA := s.submit(ann, s.a, 2, "--gpus=8", "--nodes=1")
+	ofB := s.submit(bob, s.b, 2, "--gpus=8", "--nodes=1")
+	s.waitOrder(ofB, ofA)
+	time.Sleep(3 * time.Second) // several attempts to connect
+	lines := s.logLines(mark, "Postgres")
+	require.Len(t, lines, 1, "one line says that PostgreSQL is away")
+
+	require.NoError(t, s.RestartSlurmctld(s.ctx))
+	s.waitOrder(ofB, ofA)
+	release()
+	s.waitGone(ofA, ofB)
+
+	require.NoError(t, s.StartPostgres(s.ctx))
+	s.agree()
+	require.NotEmpty(t, s.logLines(mark, "Postgres")[1:], "and one that it is back")
+}
+
+// kill -9 of slurmctld loses no charge: neither of a job that ends meanwhile
+// nor of one that goes on, and neither if PostgreSQL was away at the time.
+func TestKilledSlurmctldLosesNoCharge(t *testing.T) {
+	s := begin(t, "crash")
+	short := s.submit(ann, s.a, 7, "--gpus=2")
+	long := s.submit(bob, s.b, 15, "--gpus=3")
+	s.waitState(long, "R")
+	s.waitState(short, "R")
+	time.Sleep(stateSaved)
+	require.NoError(t, s.KillSlurmctld())
+	time.Sleep(2 * time.Second) // the short one ends with nobody to tell
+	require.NoError(t, s.StartSlurmctld(s.ctx))
+	s.waitGone(short)
+	s.agree()
+
+	require.NoError(t, s.StopPostgres())
+	ended := s.submit(ann, s.a, 1, "--gpus=4")
+	s.waitGone(ended)
+	require.NoError(t, s.KillSlurmctld())
+	require.NoError(t, s.StartSlurmctld(s.ctx))
+	require.NoError(t, s.StartPostgres(s.ctx))
+	s.waitGone(long)
+	s.agree()
+	require.Equal(t, []int64{4}, s.recordedGPUs(ended))
+	require.Equal(t, []int64{2}, s.recordedGPUs(short))
+	require.Equal(t, []int64{3}, s.recordedGPUs(long))
+}
