@@ -20,7 +20,7 @@ type Seen struct {
 	maxTRES                []float64
 }
 
-// Add takes note of a job.
+// Add takes note of a job. It keeps the string job.Account, nothing else of it.
 func (s *Seen) Add(job *Job) {
 	if s.qos == nil {
 		s.qos, s.nice = values{}, make(map[string]values)
