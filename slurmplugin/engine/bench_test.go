@@ -15,6 +15,7 @@ import (
 // benchEngine is an engine with a snapshot of 50 accounts of 20 users each and
 // a week of hourly charges of all of them.
 func benchEngine(b *testing.B) *Engine {
+	b.Helper()
 	e := newEngine(Host{
 		Cluster: "bench", StateDir: b.TempDir(), Log: func(Level, string) {},
 		Clock: func() time.Time { return begin },
@@ -88,6 +89,7 @@ func BenchmarkPass(b *testing.B) {
 }
 
 func benchPass(b *testing.B, e *Engine, jobs []Job, out []Factors, now int64) {
+	b.Helper()
 	const batch = 512
 	e.BeginPass(now, Cluster{Nodes: 125, CPUs: 8000, GPUs: 1000})
 	for i := 0; i < len(jobs); i += batch {

@@ -159,6 +159,9 @@ type Job struct {
 // Has tells whether all of the flags f are set.
 func (j *Job) Has(f JobFlags) bool { return j.Flags&f == f }
 
+// gpus is GPUs as the arithmetic has it.
+func (j *Job) gpus() int64 { return int64(min(j.GPUs, math.MaxInt64)) }
+
 // parts are the job's partitions; none unless it names several.
 func (j *Job) parts() []JobPart {
 	if j.Parts == nil {

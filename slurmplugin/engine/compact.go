@@ -98,7 +98,7 @@ func (s *spool) rewrite(keep map[uint64]bool) error {
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
-	s.file.Close()
+	_ = s.file.Close() // its lines are in the new one
 	s.file, s.size, s.lines, s.kept = f, size, lines, lines
 	s.written.offset = written
 	return nil
@@ -110,8 +110,8 @@ func (s *spool) copyLines(to *os.File, keep map[uint64]bool) (size, written int6
 	in := bufio.NewReaderSize(io.NewSectionReader(s.file, 0, s.size), 1<<16)
 	out := bufio.NewWriterSize(to, 1<<16)
 	for {
-		line, err := in.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
+		line, done, err := nextLine(in)
+		if done {
 			return size, written, lines, out.Flush()
 		}
 		if err != nil {

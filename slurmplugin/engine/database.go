@@ -113,7 +113,7 @@ func (s *Snapshot) fill(ctx context.Context, tx pgx.Tx) (err error) {
 	if s.Budget.Capacity, err = used.Capacity(ctx, s.Cluster, w); err != nil {
 		return err
 	}
-	s.Charges, _, err = used.Charges(ctx, s.Cluster, w)
+	s.Charges, _, err = used.Charges(ctx, s.Cluster, w, s.Budget.Moves()...)
 	return err
 }
 

@@ -20,9 +20,10 @@ import (
 	"gpubudget/migrations"
 )
 
-func (h *host) runsSince(d time.Duration) []string {
+// recorded is what the database has of the last hour: a line for each run.
+func (h *host) recorded() []string {
 	h.t.Helper()
-	runs, err := h.usage().Runs(context.Background(), h.cluster, fairshare.Lookback(fairshare.At(h.now), d))
+	runs, err := h.usage().Runs(context.Background(), h.cluster, fairshare.Lookback(fairshare.At(h.now), time.Hour))
 	require.NoError(h.t, err)
 	var lines []string
 	for _, r := range runs {
@@ -62,7 +63,7 @@ func TestRunsWaitToBeJudged(t *testing.T) {
 	h.configure(h.dsn)
 	h.engine.refresher.reconfigure()
 	require.NoError(t, h.exchange())
-	require.Equal(t, []string{"alice COMPLETED allocated", "dora ", "eve "}, h.runsSince(time.Hour))
+	require.Equal(t, []string{"alice COMPLETED allocated", "dora ", "eve "}, h.recorded())
 	h.pass(s.list()...)
 	physics, _ := h.engine.ranking.Account("physics")
 	require.Equal(t, fairshare.GPUMillis(4*20*1000), physics.Used)
@@ -101,7 +102,7 @@ func TestALostSpoolLosesNoRun(t *testing.T) {
 	h.tick(s, 10*time.Second)
 	h.pass(s.list()...)
 	require.NoError(t, h.exchange())
-	require.Equal(t, []string{"alice COMPLETED allocated", "bob LOST allocated"}, h.runsSince(time.Hour))
+	require.Equal(t, []string{"alice COMPLETED allocated", "bob LOST allocated"}, h.recorded())
 	h.stop()
 }
 
@@ -117,7 +118,7 @@ func TestARecordThatPostgresRefusesHoldsUpNoOther(t *testing.T) {
 	s.complete(b, Complete)
 	h.pass(s.list()...)
 	require.NoError(t, h.exchange())
-	require.Contains(t, h.runsSince(time.Hour), "bob COMPLETED allocated")
+	require.Contains(t, h.recorded(), "bob COMPLETED allocated")
 	require.Equal(t, 1, h.logged("put aside"))
 	text, err := os.ReadFile(filepath.Join(h.dir, spoolName+".titan.rejected"))
 	require.NoError(t, err)
@@ -137,7 +138,7 @@ func TestRunsReachTheDatabaseWithoutAnyFile(t *testing.T) {
 		h.pass(s.list()...)
 		require.NoError(t, h.exchange())
 	}
-	require.Equal(t, []string{"alice  allocated"}, h.runsSince(time.Hour))
+	require.Equal(t, []string{"alice  allocated"}, h.recorded())
 	require.Equal(t, 1, h.logged("what is to be written waits in memory"))
 	h.engine.refresher.disconnect()
 	require.ErrorContains(t, h.engine.Stop(), "could not be saved")
@@ -156,7 +157,7 @@ func TestOneEngineAtATimeWrites(t *testing.T) {
 	b.tick(s, 10*time.Second)
 	b.pass(s.list()...)
 	require.NoError(t, b.exchange())
-	require.Empty(t, b.runsSince(time.Hour))
+	require.Empty(t, b.recorded())
 	require.NotNil(t, b.engine.snapshot, "it reads")
 	b.tick(s, 10*time.Second)
 	b.pass(s.list()...)
@@ -164,7 +165,7 @@ func TestOneEngineAtATimeWrites(t *testing.T) {
 	require.Equal(t, fairshare.GPUMillis(4*20*1000), physics.Used, "and counts what it sees")
 
 	a.stop()
-	require.Eventually(t, func() bool { return b.exchange() == nil && len(b.runsSince(time.Hour)) == 1 }, 5*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return b.exchange() == nil && len(b.recorded()) == 1 }, 5*time.Second, 20*time.Millisecond)
 	b.stop()
 }
 
@@ -182,10 +183,8 @@ func ownServer(t *testing.T, dir string) *pgserver.Server {
 // back.
 func TestAnOutageIsSaidOnceAndCostsNothing(t *testing.T) {
 	ctx := context.Background()
-	dir, err := os.MkdirTemp("", "gpubudget-outage-")
-	require.NoError(t, err)
-	require.NoError(t, os.Chmod(dir, 0o755))
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := t.TempDir()
+	require.NoError(t, os.Chmod(filepath.Dir(dir), 0o755)) // the server has a user of its own
 	server := ownServer(t, dir)
 	config, err := pgx.ParseConfig(server.DSN("postgres"))
 	require.NoError(t, err)
@@ -228,12 +227,10 @@ func TestAnOutageIsSaidOnceAndCostsNothing(t *testing.T) {
 	require.Equal(t, 1, h.logged("scheduling goes on with the snapshot of"))
 	require.Zero(t, h.logged("Postgres is back"))
 
-	server, err = pgserver.Start(ctx, dir)
-	require.NoError(t, err)
-	defer server.Stop()
+	ownServer(t, dir)
 	eventually("Postgres is back", func() bool { return h.logged("Postgres is back") == 1 })
-	eventually("all is written", func() bool { return len(h.runsSince(time.Hour)) == 1 })
-	require.Equal(t, []string{"alice COMPLETED allocated"}, h.runsSince(time.Hour))
+	eventually("all is written", func() bool { return len(h.recorded()) == 1 })
+	require.Equal(t, []string{"alice COMPLETED allocated"}, h.recorded())
 	require.Equal(t, 1, h.logged("Postgres: "))
 	require.NoError(t, e.Stop())
 }

@@ -55,7 +55,7 @@ func TestDemandOfAJobThatNoPassSawPendOrRun(t *testing.T) {
 	j := l.slurm.submit("physics", "alice", 1, 4)
 	l.slurm.now += 2
 	l.slurm.start(j)
-	l.slurm.now += 1
+	l.slurm.now++
 	l.slurm.complete(j, Complete)
 	l.lookAll(4)
 	l.requireAsked(t, 4*2, 4*1)

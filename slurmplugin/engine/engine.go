@@ -97,8 +97,7 @@ func Start(h Host) (*Engine, error) {
 	}
 	e := newEngine(h, c)
 	e.loadFiles()
-	e.services.start("recorder", e.recorder.run)
-	e.services.start("refresher", e.refresher.run)
+	e.services = startServices(e.panicked, service{"recorder", e.recorder.run}, service{"refresher", e.refresher.run})
 	e.logf(LogInfo, "version %s, cluster %s, Slurm %s", h.Version, e.cluster, h.SlurmVersion)
 	return e, nil
 }
@@ -115,10 +114,12 @@ func newEngine(h Host, c conf.Conf) *Engine {
 	e.window = newWindow(nil)
 	e.recorder = newRecorder(e, spoolDir(h, c))
 	e.refresher = newRefresher(e)
-	e.services = newServices(func(name string, value any, stack []byte) {
-		e.logf(LogError, "%s: panic: %v\n%s", name, value, stack)
-	})
 	return e
+}
+
+// panicked logs what a goroutine died of.
+func (e *Engine) panicked(name string, value any, stack []byte) {
+	e.logf(LogError, "%s: panic: %v\n%s", name, value, stack)
 }
 
 // newIncarnation names one engine of one process among all there ever were.
@@ -166,7 +167,7 @@ func age(then, now fairshare.Instant) time.Duration {
 func (e *Engine) Stop() error {
 	done := make(chan error, 1)
 	go func() {
-		ended := e.services.stop(stopTimeout)
+		ended := e.services == nil || e.services.stop(stopTimeout)
 		err := e.recorder.close()
 		if !ended {
 			err = errors.Join(err, errors.New("a goroutine did not end in time"))

@@ -5,7 +5,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -34,7 +33,7 @@ const minJobAge = 300
 func (x *history) tick() {
 	d := rapid.Int64Range(1, 40).Draw(x.T, "seconds")
 	x.slurm.now += d
-	x.host.now = x.host.now.Add(time.Duration(d) * time.Second)
+	x.later(time.Duration(d) * time.Second)
 }
 
 // pick is a random job that fits; nil if none does.
@@ -66,7 +65,7 @@ func (x *history) event() {
 		s.submit(who[0], who[1], assoc, rapid.Uint64Range(0, 8).Draw(x.T, "gpus"))
 	case "start":
 		// Slurm holds a requeued job back for two minutes.
-		if j := x.pick(func(j *simJob) bool { return j.state == Pending && !j.requeuing && !(j.restart > 0 && j.fresh) }); j != nil {
+		if j := x.pick(func(j *simJob) bool { return j.state == Pending && !j.requeuing && (j.restart == 0 || !j.fresh) }); j != nil {
 			s.start(j)
 		}
 	case "end":
@@ -194,9 +193,7 @@ func TestEveryGPUSecondIsRecordedOnce(t *testing.T) {
 	n := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		n++
-		dir, err := os.MkdirTemp(t.TempDir(), "")
-		require.NoError(rt, err)
-		x := &history{T: rt, host: newHost(rt, pool, dir, fmt.Sprintf("c%d", n)), slurm: newSlurm(begin)}
+		x := &history{T: rt, host: newHost(rt, pool, t.TempDir(), fmt.Sprintf("c%d", n)), slurm: newSlurm(begin)}
 		x.plant()
 		x.start()
 		for range rapid.IntRange(1, 60).Draw(rt, "steps") {
@@ -211,14 +208,14 @@ func TestEveryGPUSecondIsRecordedOnce(t *testing.T) {
 // compare compares the database with the truth, run by run and summed up.
 func (x *history) compare() {
 	ctx := context.Background()
-	w := fairshare.Lookback(fairshare.At(x.host.now), 365*24*time.Hour)
+	w := fairshare.Lookback(fairshare.At(x.now), 365*24*time.Hour)
 	runs, err := x.usage().Runs(ctx, x.cluster, w)
 	require.NoError(x.T, err)
 	got := make(map[string]int64)
 	for _, r := range runs {
 		require.False(x.T, r.Open(), "run %d", r.JobID)
 		require.Equal(x.T, r.Account == "physics" || r.Account == "bio", r.Allocated, r.Account)
-		got[fmt.Sprintf("%d %s %s", r.JobID, r.Account, r.User)] += int64(r.GPUMillis(x.host.now))
+		got[fmt.Sprintf("%d %s %s", r.JobID, r.Account, r.User)] += int64(r.GPUMillis(x.now))
 	}
 	want := x.slurm.total(func(r *simRun) string { return fmt.Sprintf("%d %s %s", r.job, r.account, r.user) })
 	for key, ms := range want {

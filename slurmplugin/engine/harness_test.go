@@ -40,7 +40,7 @@ var begin = time.Date(2026, 11, 2, 12, 0, 0, 0, time.UTC)
 type tester interface {
 	require.TestingT
 	Helper()
-	Fatalf(string, ...any)
+	Fatalf(format string, args ...any)
 }
 
 // host is a slurmctld for an engine, with a clock of its own. Its engine has no
@@ -119,7 +119,7 @@ func (h *host) describe() Host {
 	return Host{
 		Cluster: h.cluster, SlurmVersion: "22.05.8", ConfPath: h.confPath(), StateDir: h.dir, Version: "test",
 		Clock: h.clock,
-		Log: func(level Level, line string) {
+		Log: func(_ Level, line string) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			h.lines = append(h.lines, line)
@@ -128,13 +128,12 @@ func (h *host) describe() Host {
 }
 
 // start starts an engine without goroutines.
-func (h *host) start() *Engine {
+func (h *host) start() {
 	h.t.Helper()
 	c, err := conf.Load(h.confPath())
 	require.NoError(h.t, err)
 	h.engine = newEngine(h.describe(), c)
 	h.engine.loadFiles()
-	return h.engine
 }
 
 // exchange is one meeting with Postgres, as the refresher's goroutine has them.

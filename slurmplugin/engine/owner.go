@@ -118,7 +118,7 @@ func (o *owners) count(of *owner) *usage.Queue {
 func (o *owners) pend(of *owner, j *Job) {
 	q, tasks := o.count(of), int64(max(j.ArrayTasks, 1))
 	q.PendingJobs += tasks
-	q.PendingGPUs += tasks * int64(j.GPUs)
+	q.PendingGPUs += tasks * j.gpus()
 }
 
 func (o *owners) run(of *owner, gpus int64) {

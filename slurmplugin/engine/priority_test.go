@@ -44,6 +44,7 @@ var warmWeights = fairshare.Weights{Age: 1000, Fairshare: 10000, JobSize: 100, Q
 // warm is an engine with a snapshot, on a cluster in which physics has used
 // more of its share than bio.
 func warm(t *testing.T) *host {
+	t.Helper()
 	h := hostOn(t)
 	h.start()
 	h.engine.Configure(warmWeights)

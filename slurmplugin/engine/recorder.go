@@ -87,7 +87,7 @@ func (r *recorder) retry() {
 		r.report(r.open())
 	}
 	r.saving.Unlock()
-	if _, unsaved := r.spool.pending(); !opened || unsaved > 0 {
+	if !opened || r.spool.pending() > 0 {
 		r.save(false)
 	}
 }

@@ -53,7 +53,7 @@ func newRun(cluster string, j *Job, o *owner, start int64) *run {
 			ArrayJobID: j.ArrayJobID, ArrayTaskID: j.ArrayTaskID, HetJobID: j.HetJobID,
 			Account: o.account, User: o.user,
 			Partition: j.Partition.String(), QOS: j.QOS.String(), Nodes: j.Nodes.String(),
-			GPUs: int64(j.GPUs), GPUType: j.GPUType.String(),
+			GPUs: j.gpus(), GPUType: j.GPUType.String(),
 			StartedAt: seconds(start),
 		},
 		origin: start,

@@ -12,41 +12,45 @@ import (
 // afterPanic is how long a service rests that has panicked.
 const afterPanic = 5 * time.Second
 
+// service is a goroutine that runs until its context ends.
+type service struct {
+	name string
+	run  func(context.Context)
+}
+
 // services are goroutines that run until they are stopped together.
 type services struct {
-	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	// panicked is told of a panic: it must not end the process.
 	panicked func(name string, value any, stack []byte)
 }
 
-func newServices(panicked func(name string, value any, stack []byte)) *services {
-	s := &services{panicked: panicked}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
+// startServices runs services. One that panics is started again after a rest.
+func startServices(panicked func(name string, value any, stack []byte), all ...service) *services {
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &services{cancel: cancel, panicked: panicked}
+	for _, one := range all {
+		s.wg.Go(func() {
+			for ctx.Err() == nil {
+				if s.panics(ctx, one) {
+					sleep(ctx, afterPanic)
+				}
+			}
+		})
+	}
 	return s
 }
 
-// start runs a service. One that panics is started again after a rest.
-func (s *services) start(name string, run func(context.Context)) {
-	s.wg.Go(func() {
-		for s.ctx.Err() == nil {
-			if s.survives(name, run) {
-				sleep(s.ctx, afterPanic)
-			}
-		}
-	})
-}
-
-// survives runs a service and tells whether it panicked.
-func (s *services) survives(name string, run func(context.Context)) (panicked bool) {
+// panics runs a service and tells whether it panicked.
+func (s *services) panics(ctx context.Context, one service) (panicked bool) {
 	defer func() {
 		if value := recover(); value != nil {
 			panicked = true
-			s.panicked(name, value, debug.Stack())
+			s.panicked(one.name, value, debug.Stack())
 		}
 	}()
-	run(s.ctx)
+	one.run(ctx)
 	return false
 }
 

@@ -12,23 +12,20 @@ import (
 
 func TestAServiceThatPanicsDoesNotEndTheProcess(t *testing.T) {
 	told := make(chan string, 10)
-	s := newServices(func(name string, value any, stack []byte) {
+	s := startServices(func(name string, value any, stack []byte) {
 		require.NotEmpty(t, stack)
 		told <- name + ": " + value.(string)
-	})
-	s.start("clumsy", func(context.Context) { panic("ouch") })
-	s.start("steady", func(ctx context.Context) { <-ctx.Done() })
+	}, service{"clumsy", func(context.Context) { panic("ouch") }}, service{"steady", func(ctx context.Context) { <-ctx.Done() }})
 	require.Equal(t, "clumsy: ouch", <-told)
 	require.True(t, s.stop(time.Second))
 }
 
 func TestStoppingDoesNotWaitForEver(t *testing.T) {
-	s := newServices(nil)
 	begun, release := make(chan struct{}), make(chan struct{})
-	s.start("stuck", func(context.Context) {
+	s := startServices(nil, service{"stuck", func(context.Context) {
 		close(begun)
 		<-release
-	})
+	}})
 	<-begun
 	at := time.Now()
 	require.False(t, s.stop(50*time.Millisecond))

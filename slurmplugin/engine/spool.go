@@ -101,15 +101,15 @@ func (s *spool) acquire() error {
 	return nil
 }
 
+// release gives the file up. What is in it was synced as it was written, so
+// that closing has nothing to tell.
 func (s *spool) release() {
-	if s.file != nil {
-		s.file.Close()
-		s.file = nil
+	for _, f := range []*os.File{s.file, s.lock} {
+		if f != nil {
+			_ = f.Close()
+		}
 	}
-	if s.lock != nil {
-		s.lock.Close()
-		s.lock = nil
-	}
+	s.file, s.lock = nil, nil
 }
 
 // close ends the work with the file. What could not be saved is lost; its
@@ -138,8 +138,7 @@ func (s *spool) load(show func(spoolRecord)) error {
 	size, lines, err := s.replay(f, show)
 	if errors.Is(err, errForeign) {
 		s.warn(fmt.Errorf("spool %s: %w: it is put aside as %s.damaged", s.path, err, s.path))
-		f.Close()
-		if err := os.Rename(s.path, s.path+".damaged"); err != nil {
+		if err := errors.Join(f.Close(), os.Rename(s.path, s.path+".damaged")); err != nil {
 			return err
 		}
 		return s.load(show)
@@ -148,8 +147,7 @@ func (s *spool) load(show func(spoolRecord)) error {
 		err = f.Truncate(size)
 	}
 	if err != nil {
-		f.Close()
-		return err
+		return errors.Join(err, f.Close())
 	}
 	s.file, s.size, s.lines, s.kept, s.written = f, size, lines, lines, mark{}
 	if size == 0 {
@@ -320,11 +318,10 @@ func (s *spool) drainFile(file *os.File, from, to int64, batch int, show func([]
 	in := bufio.NewReaderSize(io.NewSectionReader(file, from, max(0, to-from)), 1<<16)
 	recs := make([]spoolRecord, 0, batch)
 	for at := from; ; {
-		line, err := in.ReadBytes('\n')
-		if err != nil && !errors.Is(err, io.EOF) {
+		line, done, err := nextLine(in)
+		if err != nil {
 			return fmt.Errorf("read spool %s: %w", s.path, err)
 		}
-		done := err != nil
 		if !done {
 			if rec, ok := s.record(line, at == 0); ok {
 				recs = append(recs, rec)
@@ -344,18 +341,26 @@ func (s *spool) drainFile(file *os.File, from, to int64, batch int, show func([]
 	}
 }
 
+// nextLine reads a line; done tells that there is no more.
+func nextLine(in *bufio.Reader) (line []byte, done bool, err error) {
+	line, err = in.ReadBytes('\n')
+	if errors.Is(err, io.EOF) {
+		return nil, true, nil
+	}
+	return line, false, err
+}
+
 func (s *spool) wrote(to mark) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.written = to
 }
 
-// pending tells how many bytes of the file the database doesn't have, and how
-// many records are in memory only.
-func (s *spool) pending() (bytes int64, records int) {
+// pending tells how many records are in memory only.
+func (s *spool) pending() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return max(0, s.size-s.written.offset), len(s.unsaved)
+	return len(s.unsaved)
 }
 
 // record reads a line that replay has warned of if it is damaged.

@@ -147,12 +147,12 @@ func TestOneProcessAtATimeWorksWithASpool(t *testing.T) {
 	b := newSpool(dir, "titan", func(error) {})
 	require.ErrorIs(t, b.open(func(spoolRecord) {}), errLocked)
 	require.Error(t, b.append([]spoolRecord{runRecord(1, false)}))
-	_, unsaved := b.pending()
+	unsaved := b.pending()
 	require.Equal(t, 1, unsaved)
 	a.release()
 	require.NoError(t, b.open(func(spoolRecord) {}))
 	require.NoError(t, b.append(nil))
-	_, unsaved = b.pending()
+	unsaved = b.pending()
 	require.Zero(t, unsaved)
 }
 
@@ -181,7 +181,7 @@ func TestMemoryForWhatCannotBeSavedIsBounded(t *testing.T) {
 	recs := make([]spoolRecord, mostUnsaved)
 	require.Error(t, s.append(recs))
 	require.ErrorContains(t, s.append(make([]spoolRecord, 5)), "5 records are lost")
-	_, unsaved := s.pending()
+	unsaved := s.pending()
 	require.Equal(t, mostUnsaved, unsaved)
 
 	s.drained(t)
@@ -191,58 +191,57 @@ func TestMemoryForWhatCannotBeSavedIsBounded(t *testing.T) {
 // Compacting forgets only what a new process would not miss: what the database
 // has, the snapshot covers and Slurm shows no more.
 func TestCompactingKeepsWhatIsNeeded(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		dir, err := os.MkdirTemp("", "spool")
-		require.NoError(t, err)
-		defer os.RemoveAll(dir)
-		s := openSpool(t, dir)
-		latest := map[uint32]spoolRecord{}
-		listed := map[runKey]bool{}
-		var written, safe uint64
-		for range rapid.IntRange(1, 30).Draw(t, "records") {
-			rec := runRecord(rapid.Uint32Range(1, 10).Draw(t, "job"), rapid.Bool().Draw(t, "ended"))
-			recs := []spoolRecord{rec}
-			require.NoError(t, s.append(recs))
-			latest[rec.Run.JobID] = recs[0]
-			if rapid.IntRange(0, 4).Draw(t, "write") == 0 {
-				s.drained(t)
-				written = s.end().seq
-			}
-			if rapid.IntRange(0, 4).Draw(t, "save the snapshot") == 0 {
-				safe = written
-			}
-			if rapid.Bool().Draw(t, "listed") {
-				listed[rec.Run.key()] = true
-			}
-			if rapid.IntRange(0, 5).Draw(t, "compact") == 0 {
-				require.NoError(t, s.compact(safe, func(k runKey) bool { return listed[k] }))
-			}
+	rapid.Check(t, func(rt *rapid.T) { compactAtRandom(rt, t.TempDir()) })
+}
+
+func compactAtRandom(t *rapid.T, dir string) {
+	s := openSpool(t, dir)
+	latest := map[uint32]spoolRecord{}
+	listed := map[runKey]bool{}
+	var written, safe uint64
+	for range rapid.IntRange(1, 30).Draw(t, "records") {
+		rec := runRecord(rapid.Uint32Range(1, 10).Draw(t, "job"), rapid.Bool().Draw(t, "ended"))
+		recs := []spoolRecord{rec}
+		require.NoError(t, s.append(recs))
+		latest[rec.Run.JobID] = recs[0]
+		if rapid.IntRange(0, 4).Draw(t, "write") == 0 {
+			s.drained(t)
+			written = s.end().seq
 		}
-		require.NoError(t, s.compact(safe, func(k runKey) bool { return listed[k] }))
-		var want []uint64
-		for _, rec := range latest {
-			if rec.Seq > written {
-				want = append(want, rec.Seq)
-			}
+		if rapid.IntRange(0, 4).Draw(t, "save the snapshot") == 0 {
+			safe = written
 		}
-		var got []uint64
-		for _, rec := range s.drained(t) {
-			got = append(got, rec.Seq)
+		if rapid.Bool().Draw(t, "listed") {
+			listed[rec.Run.key()] = true
 		}
-		require.Subset(t, got, want, "the database has yet to get these")
-		s.release()
-		again := openSpool(t, dir)
-		kept := map[uint64]bool{}
-		for _, rec := range again.shown {
-			kept[rec.Seq] = true
+		if rapid.IntRange(0, 5).Draw(t, "compact") == 0 {
+			require.NoError(t, s.compact(safe, func(k runKey) bool { return listed[k] }))
 		}
-		for _, rec := range latest {
-			needed := rec.Seq > safe || rec.Run.End == nil || listed[rec.Run.key()]
-			require.Equal(t, needed, kept[rec.Seq], "job %d", rec.Run.JobID)
+	}
+	require.NoError(t, s.compact(safe, func(k runKey) bool { return listed[k] }))
+	var want []uint64
+	for _, rec := range latest {
+		if rec.Seq > written {
+			want = append(want, rec.Seq)
 		}
-		require.Empty(t, again.warnings)
-		again.release()
-	})
+	}
+	var got []uint64
+	for _, rec := range s.drained(t) {
+		got = append(got, rec.Seq)
+	}
+	require.Subset(t, got, want, "the database has yet to get these")
+	s.release()
+	again := openSpool(t, dir)
+	kept := map[uint64]bool{}
+	for _, rec := range again.shown {
+		kept[rec.Seq] = true
+	}
+	for _, rec := range latest {
+		needed := rec.Seq > safe || rec.Run.End == nil || listed[rec.Run.key()]
+		require.Equal(t, needed, kept[rec.Seq], "job %d", rec.Run.JobID)
+	}
+	require.Empty(t, again.warnings)
+	again.release()
 }
 
 func TestCompactingKeepsDemandThatIsNotWrittenAndHowFarItWentOn(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 
 // scorer is fairshare.Strict or fairshare.Additive.
 type scorer interface {
-	Priority(*fairshare.Job, *fairshare.Factors)
+	Priority(job *fairshare.Job, f *fairshare.Factors)
 }
 
 // rank ranks everybody at an instant: by the snapshot, by what ended since it

@@ -16,6 +16,10 @@ import (
 // counts as gone: slurmctld's list may be incomplete while it starts.
 const missedPasses = 3
 
+// mostGPUs is more than any cluster has, and keeps what is not believable from
+// overflowing.
+const mostGPUs = 1 << 31
+
 // tracker derives runs and demand from what is seen of jobs, pass after pass.
 // It knows nothing else, so that whatever was missed (or lost in a crash)
 // is derived anew from Slurm's own list, under the same keys.
@@ -88,7 +92,7 @@ func (t *tracker) begin(now fairshare.Instant, gpus uint64) {
 	t.next = t.next[:0]
 	t.demand.advance(t.previous, now)
 	t.owners.begin(t.pass)
-	t.measure(now, fairshare.MilliGPUs(gpus)*fairshare.GPU)
+	t.measure(now, fairshare.MilliGPUs(min(gpus, mostGPUs))*fairshare.GPU)
 }
 
 // measure notes how many GPUs there are now.
@@ -379,7 +383,7 @@ func (t *tracker) count(rec *job, j *Job, known bool) {
 	if pending {
 		t.owners.pend(rec.owner, j)
 	} else if runOf(j) != 0 && !hasEnded(j, unix(t.now)) {
-		t.owners.run(rec.owner, int64(j.GPUs))
+		t.owners.run(rec.owner, j.gpus())
 	}
 	t.countPending(rec, j, known)
 	t.countRunning(rec, j)
@@ -409,7 +413,7 @@ func (t *tracker) countPending(rec *job, j *Job, known bool) {
 		until = fairshare.At(rec.run.StartedAt)
 		tasks = 1
 	}
-	t.demand.pending(rec.owner.demand, int64(j.GPUs)*int64(tasks), from, until)
+	t.demand.pending(rec.owner.demand, j.gpus()*int64(tasks), from, until)
 }
 
 // countRunning counts the time since it was counted last for which the job ran.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -65,7 +66,7 @@ func (l *lab) told() []string {
 	for _, key := range keys {
 		r, end := l.runs[key], "open"
 		if r.End != nil {
-			end = fmt.Sprint(*r.End - begin.Unix())
+			end = strconv.FormatInt(*r.End-begin.Unix(), 10)
 		}
 		lines = append(lines, fmt.Sprintf("%d.%d %d GPUs %d-%s -%d %s",
 			r.JobID, r.Restart, r.GPUs, r.Start-begin.Unix(), end, r.Suspended, r.EndState))
@@ -316,7 +317,7 @@ func TestPassesOfTheSameOrderNeedNoLookup(t *testing.T) {
 	}
 	l.lookAll(1)
 	l.lookAll(1)
-	require.Equal(t, 10, l.tracker.at, "all were found in their places")
+	require.Equal(t, 10, l.at, "all were found in their places")
 	l.slurm.jobs = append(l.slurm.jobs[:3], l.slurm.jobs[5:]...) // two are purged
 	l.lookAll(1)
 	require.Len(t, l.jobs, 8)

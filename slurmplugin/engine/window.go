@@ -29,19 +29,7 @@ func newWindow(s *Snapshot) *window {
 	if s == nil {
 		return &window{}
 	}
-	return &window{charges: s.Charges, moves: movesOf(s.Budget)}
-}
-
-// movesOf are the instants at which an account gets another parent or none.
-func movesOf(b *fairshare.Budget) []fairshare.Instant {
-	var moves []fairshare.Instant
-	for i := range b.Accounts {
-		for _, step := range b.Accounts[i].Parent {
-			moves = append(moves, step.From, step.Until)
-		}
-	}
-	slices.Sort(moves)
-	return slices.Compact(moves)
+	return &window{charges: s.Charges, moves: s.Budget.Moves()}
 }
 
 // in are charges with the same sums in w as the snapshot's.

@@ -22,7 +22,7 @@ static inline void gpub_host_log(gpub_log_fn fn, int level, const char *message)
 import "C"
 
 import (
-	"fmt"
+	"errors"
 	"unsafe"
 
 	"gpubudget/fairshare"
@@ -49,7 +49,7 @@ func gpub_job_size() C.uint32_t { return C.uint32_t(unsafe.Sizeof(C.struct_gpub_
 func gpub_start(host *C.struct_gpub_host) C.int {
 	return C.int(guard("gpub_start", func() error {
 		if host == nil {
-			return fmt.Errorf("no host given")
+			return errors.New("no host given")
 		}
 		if host.abi != C.GPUB_ABI {
 			return errABI
@@ -90,7 +90,7 @@ func gpub_stop() {
 func gpub_configure(w *C.struct_gpub_weights) C.int {
 	return C.int(withEngine("gpub_configure", func(e *engine.Engine) error {
 		if w == nil {
-			return fmt.Errorf("no weights given")
+			return errors.New("no weights given")
 		}
 		e.Configure(fairshare.Weights{
 			Age: uint32(w.age), Assoc: uint32(w.assoc), Fairshare: uint32(w.fairshare),
@@ -130,7 +130,7 @@ func gpub_interval_ms() C.int {
 func gpub_pass_begin(nowMS C.int64_t, c *C.struct_gpub_cluster) C.int {
 	return C.int(withEngine("gpub_pass_begin", func(e *engine.Engine) error {
 		if c == nil {
-			return fmt.Errorf("no cluster given")
+			return errors.New("no cluster given")
 		}
 		e.BeginPass(int64(nowMS), *(*engine.Cluster)(unsafe.Pointer(c)))
 		return nil
@@ -172,7 +172,7 @@ func gpub_pass_end() C.int {
 func gpub_set(job *C.struct_gpub_job, nowMS C.int64_t, out *C.struct_gpub_factors) C.int {
 	return C.int(withEngine("gpub_set", func(e *engine.Engine) error {
 		if job == nil || out == nil {
-			return fmt.Errorf("no job or no place for its factors given")
+			return errors.New("no job or no place for its factors given")
 		}
 		return e.Set((*engine.Job)(unsafe.Pointer(job)), int64(nowMS), (*engine.Factors)(unsafe.Pointer(out)))
 	}))
@@ -184,7 +184,7 @@ func gpub_set(job *C.struct_gpub_job, nowMS C.int64_t, out *C.struct_gpub_factor
 func gpub_observe(job *C.struct_gpub_job, nowMS C.int64_t) C.int {
 	return C.int(withEngine("gpub_observe", func(e *engine.Engine) error {
 		if job == nil {
-			return fmt.Errorf("no job given")
+			return errors.New("no job given")
 		}
 		e.Sight((*engine.Job)(unsafe.Pointer(job)), int64(nowMS))
 		return nil
