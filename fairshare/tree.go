@@ -41,6 +41,11 @@ func (b *Budget) Tree(at Instant) *Tree {
 	return newLayout(b).tree(at)
 }
 
+// Moves are the instants at which any account is opened, moves or is closed,
+// ascending. What was charged across one of them must be known to either side of
+// it to count where it belongs.
+func (b *Budget) Moves() []Instant { return newLayout(b).moves }
+
 // layout is a Budget with everything sorted and numbered: accounts by name,
 // users by (account, name). It depends on no order in the Budget.
 type layout struct {

@@ -157,7 +157,7 @@ func Build(ctx context.Context, b *budgets.Store, u *usage.Store, cluster string
 	}
 	var seen sightings
 	if err := u.Snapshot(ctx, func(u *usage.Store) error {
-		seen, err = read(ctx, u, cluster, r.Window)
+		seen, err = read(ctx, u, cluster, r.Window, budget.Moves())
 		return err
 	}); err != nil {
 		return nil, fmt.Errorf("report on %s: %w", cluster, err)
@@ -179,8 +179,8 @@ type sightings struct {
 	recorder      usage.Recorder
 }
 
-func read(ctx context.Context, u *usage.Store, cluster string, w fairshare.Period) (s sightings, err error) {
-	if s.charged, s.free, err = u.Charges(ctx, cluster, w); err != nil {
+func read(ctx context.Context, u *usage.Store, cluster string, w fairshare.Period, moves []fairshare.Instant) (s sightings, err error) {
+	if s.charged, s.free, err = u.Charges(ctx, cluster, w, moves...); err != nil {
 		return s, err
 	}
 	if s.open, err = u.OpenRuns(ctx, cluster); err != nil {

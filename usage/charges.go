@@ -5,6 +5,7 @@ package usage
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -13,17 +14,27 @@ import (
 
 // Charges are what ended runs used in w, per bucket, account and user: the time
 // charged to budgets and, apart, the unallocated time that is free. Both are
-// ordered by period, account and user, and lie within w: where an edge of w
-// cuts a bucket, the part inside is counted anew from the runs, so that the sum
-// over w is exact to the millisecond whatever the length of the buckets.
+// ordered by period, account and user, and lie within w.
+//
+// Where an edge of w or one of the cuts falls into a bucket, the bucket is split
+// there and counted anew from the runs: the sum over w, and over each part of it
+// between two cuts, is exact to the millisecond whatever the length of the
+// buckets. Cuts that matter are the Moves of the budget that the charges are
+// held against.
 //
 // Open runs are not among them: see OpenRuns. A caller that adds the two up
 // reads both in one Snapshot, or it may miss a run that ends in between.
-func (s *Store) Charges(ctx context.Context, cluster string, w fairshare.Period) (allocated, unallocated []fairshare.Charge, err error) {
+func (s *Store) Charges(ctx context.Context, cluster string, w fairshare.Period, cuts ...fairshare.Instant) (allocated, unallocated []fairshare.Charge, err error) {
 	if w.Millis() == 0 {
 		return nil, nil, nil
 	}
-	rows, err := s.db.Query(ctx, charges, cluster, w.From.Time(), w.Until.Time())
+	edges := []time.Time{w.From.Time(), w.Until.Time()}
+	for _, at := range cuts {
+		if at > w.From && at < w.Until {
+			edges = append(edges, at.Time())
+		}
+	}
+	rows, err := s.db.Query(ctx, charges, cluster, w.From.Time(), w.Until.Time(), edges)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read charges of %s: %w", cluster, err)
 	}
@@ -44,39 +55,44 @@ func (s *Store) Charges(ctx context.Context, cluster string, w fairshare.Period)
 }
 
 // charges reads whole buckets inside the window [$2, $3), and the runs of those
-// that the window cuts. No bucket is longer than a day (gpubudget.bucket_ms).
+// that one of the edges $4 cuts. No bucket is longer than a day
+// (gpubudget.bucket_ms).
 const charges = `
-WITH cut AS ( -- how far the buckets reach that an edge cuts
-	SELECT least(min(starts_at) FILTER (WHERE ends_at > $3), $3) AS head,
-	       greatest(max(ends_at) FILTER (WHERE starts_at < $2), $2) AS tail
-	FROM gpubudget.usage_bucket
-	WHERE cluster = $1
-	  AND (starts_at > $2::timestamptz - interval '1 day' AND starts_at < $2 AND ends_at > $2
-	    OR starts_at > $3::timestamptz - interval '1 day' AND starts_at < $3 AND ends_at > $3)
-), edge AS ( -- each run's part in its bucket that an edge cuts
-	SELECT r.*, p.starts_at, p.ends_at
-	FROM cut, gpubudget.job_run r,
-	LATERAL (
-		SELECT greatest(b.starts_at, $2) AS starts_at, least(b.ends_at, $3) AS ends_at
-		FROM gpubudget.buckets_at(ARRAY[$2, $3]::timestamptz[], r.bucket_ms) b
-		WHERE b.starts_at < $2 OR b.ends_at > $3
-	) p
-	WHERE r.cluster = $1 AND r.ended_at IS NOT NULL AND r.gpus > 0
-	  AND (tstzrange(r.started_at, r.ended_at) && tstzrange($2, cut.tail)
-	    OR tstzrange(r.started_at, r.ended_at) && tstzrange(cut.head, $3))
-	  AND r.started_at < p.ends_at AND r.ended_at > p.starts_at
+WITH edge AS MATERIALIZED (
+	SELECT DISTINCT at FROM unnest($4::timestamptz[]) at
+), cut AS MATERIALIZED ( -- buckets with an edge inside
+	SELECT DISTINCT b.starts_at, b.ends_at
+	FROM edge e, gpubudget.usage_bucket b
+	WHERE b.cluster = $1 AND b.starts_at > e.at - interval '1 day' AND b.starts_at < e.at AND b.ends_at > e.at
+), part AS MATERIALIZED ( -- what the edges make of them, within the window
+	SELECT * FROM (
+		SELECT c.starts_at AS bucket, gpubudget.unix_ms(c.ends_at) - gpubudget.unix_ms(c.starts_at) AS bucket_ms,
+			p.at AS starts_at, lead(p.at) OVER (PARTITION BY c.starts_at, c.ends_at ORDER BY p.at) AS ends_at
+		FROM cut c, LATERAL (
+			SELECT c.starts_at AS at UNION ALL SELECT c.ends_at
+			UNION ALL SELECT e.at FROM edge e WHERE e.at > c.starts_at AND e.at < c.ends_at
+		) p
+	) split
+	WHERE starts_at >= $2 AND ends_at <= $3
 )
 SELECT gpubudget.unix_ms(c.starts_at), gpubudget.unix_ms(c.ends_at), c.account, c.user_name, c.allocated, c.gpu_ms
 FROM (
 	SELECT starts_at, ends_at, account, user_name, allocated, gpu_ms
-	FROM gpubudget.usage_bucket
+	FROM gpubudget.usage_bucket b
 	WHERE cluster = $1 AND starts_at >= $2 AND starts_at < $3 AND ends_at <= $3
+	  AND NOT EXISTS (SELECT FROM cut WHERE cut.starts_at = b.starts_at AND cut.ends_at = b.ends_at)
 	UNION ALL
-	SELECT starts_at, ends_at, account, user_name, allocated,
-		sum(gpubudget.run_used(started_at, ended_at, suspended_ms, suspended_since, gpus, least(ended_at, ends_at))
-		  - gpubudget.run_used(started_at, ended_at, suspended_ms, suspended_since, gpus, greatest(started_at, starts_at)))::bigint
-	FROM edge
-	GROUP BY starts_at, ends_at, account, user_name, allocated
+	SELECT p.starts_at, p.ends_at, r.account, r.user_name, r.allocated,
+		sum(gpubudget.run_used(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since, r.gpus, least(r.ended_at, p.ends_at))
+		  - gpubudget.run_used(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since, r.gpus, greatest(r.started_at, p.starts_at)))::bigint
+	FROM part p, LATERAL (
+		SELECT * FROM gpubudget.job_run r
+		WHERE r.cluster = $1 AND r.ended_at IS NOT NULL AND r.gpus > 0 AND r.bucket_ms = p.bucket_ms
+		  AND tstzrange(r.started_at, r.ended_at) && tstzrange(p.starts_at, p.ends_at)
+		  AND r.started_at < p.ends_at AND r.ended_at > p.starts_at
+		OFFSET 0 -- part by part, by the index: the planner takes the parts for thousands
+	) r
+	GROUP BY p.starts_at, p.ends_at, r.account, r.user_name, r.allocated
 ) c
 WHERE c.gpu_ms <> 0
 ORDER BY c.starts_at, c.ends_at, c.account, c.user_name, c.allocated DESC`

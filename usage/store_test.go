@@ -445,6 +445,51 @@ func TestChargesAreExactForAnyWindow(t *testing.T) {
 	})
 }
 
+// Cuts are where a tree changes: no charge lies on both sides of one, and what
+// lies on either is exact.
+func TestChargesAreExactBetweenCuts(t *testing.T) {
+	db := pgtest.Pool(t)
+	s := usage.NewStore(db)
+	var n int
+	rapid.Check(t, func(t *rapid.T) {
+		n++
+		cluster := fmt.Sprintf("c%d", n)
+		history(t, db, cluster)
+		from := rapid.IntRange(0, 20*3600).Draw(t, "from")
+		w := window(time.Duration(from)*time.Second, time.Duration(from+10*3600)*time.Second)
+		cuts := []fairshare.Instant{w.From, w.Until, w.From - 1, w.Until + 1}
+		for _, second := range rapid.SliceOfN(rapid.IntRange(1, 10*3600-1), 0, 4).Draw(t, "cuts") {
+			cuts = append(cuts, w.From+fairshare.Instant(second*1000))
+		}
+		allocated, unallocated, err := s.Charges(ctx, cluster, w, cuts...)
+		require.NoError(t, err)
+		whole := slices.Concat(allocated, unallocated)
+
+		slices.Sort(cuts)
+		cuts = slices.Compact(cuts)
+		sums := func(charges []fairshare.Charge) map[[2]string]fairshare.GPUMillis {
+			sums := map[[2]string]fairshare.GPUMillis{}
+			for _, c := range charges {
+				sums[[2]string{c.Account, c.User}] += c.Amount
+			}
+			return sums
+		}
+		for i := range cuts[:len(cuts)-1] {
+			part := fairshare.Period{From: cuts[i], Until: cuts[i+1]}.Intersect(w)
+			if part.Millis() == 0 {
+				continue
+			}
+			within := slices.DeleteFunc(slices.Clone(whole), func(c fairshare.Charge) bool { return part.Intersect(c.Period).Millis() == 0 })
+			for _, c := range within {
+				require.Equal(t, part.Intersect(c.Period), c.Period, "a charge does not lie across a cut")
+			}
+			allocated, unallocated, err := s.Charges(ctx, cluster, part)
+			require.NoError(t, err)
+			require.Equal(t, sums(slices.Concat(allocated, unallocated)), sums(within))
+		}
+	})
+}
+
 func TestTotalsAreChargesAndOpenRuns(t *testing.T) {
 	db := pgtest.Pool(t)
 	s := usage.NewStore(db)
