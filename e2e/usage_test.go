@@ -96,11 +96,11 @@ func TestUsageOfAFreshAccountCounts(t *testing.T) {
 	var output struct {
 		Clusters []struct {
 			Rows []struct {
-				Account string
-				User    string
+				Account string              `json:"account"`
+				User    string              `json:"user"`
 				Used    fairshare.GPUMillis `json:"used_gpu_ms"`
-			}
-		}
+			} `json:"rows"`
+		} `json:"clusters"`
 	}
 	require.NoError(t, json.Unmarshal([]byte(s.exec(ann, "gshare", "--json")), &output))
 	require.Len(t, output.Clusters, 1)

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"gpubudget/internal/testcluster"
@@ -36,13 +37,13 @@ type Options struct {
 // jobs, started when nobody had used anything, have slid out of it.
 const DefaultLength = 200 * time.Second
 
-// Failure is the verdict that budgets were not kept.
-type Failure struct{ Verdict string }
+// VerdictError is the verdict that budgets were not kept.
+type VerdictError struct{ Verdict string }
 
-func (f *Failure) Error() string { return f.Verdict }
+func (e *VerdictError) Error() string { return e.Verdict }
 
 // Run runs the demonstration and writes what happens to out. It returns a
-// *Failure if a team that had demand all the time is too far off its budget or
+// *VerdictError if a team that had demand all the time is too far off its budget or
 // if our record of what was used differs from Slurm's.
 func Run(ctx context.Context, out io.Writer, o Options) (err error) {
 	if o.Length == 0 {
@@ -152,14 +153,15 @@ func judge(ctx context.Context, c *testcluster.Cluster, m *meter, final sample, 
 		return err
 	}
 	worst, judged := final.worst(m)
-	verdict := fmt.Sprintf("max share error %.1f points (%s); %d jobs of %d users, %.0f%% of %d GPUs busy; usage equals sacct: %.0f GPU-seconds",
+	var verdict strings.Builder
+	fmt.Fprintf(&verdict, "max share error %.1f points (%s); %d jobs of %d users, %.0f%% of %d GPUs busy; usage equals sacct: %.0f GPU-seconds",
 		worst, final.shares(), record.Runs, len(users()), 100*final.occupancy(), c.GPUs(), float64(record.Used)/1000)
 	for _, team := range m.idleTeams() {
-		verdict += fmt.Sprintf("; %s, at times without demand, is not judged", team)
+		fmt.Fprintf(&verdict, "; %s, at times without demand, is not judged", team)
 	}
 	if judged == 0 || worst > tolerance {
-		return &Failure{"demo: FAIL " + verdict}
+		return &VerdictError{"demo: FAIL " + verdict.String()}
 	}
-	fmt.Fprintln(out, "demo: OK "+verdict)
+	fmt.Fprintln(out, "demo: OK "+verdict.String())
 	return nil
 }

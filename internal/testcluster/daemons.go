@@ -57,9 +57,9 @@ func (c *Cluster) spawn(name string, as account, args ...string) error {
 	if err != nil {
 		return err
 	}
-	defer out.Close()
+	defer out.Close() //nolint:errcheck // only the daemon writes to it
 	// env looks the program up along the cluster's path and becomes it.
-	cmd := exec.Command("/usr/bin/env", args...)
+	cmd := exec.Command("/usr/bin/env", args...) //nolint:noctx // it outlives the call
 	cmd.Env = c.environment(as)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: as.credential}
@@ -118,7 +118,7 @@ func (c *Cluster) waitReady(ctx context.Context, name string, check func() error
 		}
 		select {
 		case <-d.exited:
-			return fmt.Errorf("%s ended while starting: %v", name, d.err)
+			return fmt.Errorf("%s ended while starting: %v", name, d.err) //nolint:errorlint // it may have ended well
 		case <-ctx.Done():
 			return fmt.Errorf("%s does not get ready: %w", name, errors.Join(ctx.Err(), err))
 		case <-time.After(pollInterval):
@@ -130,7 +130,7 @@ func (c *Cluster) waitReady(ctx context.Context, name string, check func() error
 // a full second before they try again.
 func (c *Cluster) waitListening(ctx context.Context, name string, port int) error {
 	return c.waitReady(ctx, name, func() error {
-		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
 			return err
 		}
@@ -190,7 +190,7 @@ func (c *Cluster) keepMariaDB(ctx context.Context, kept string) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(partial)
+	defer os.RemoveAll(partial) //nolint:errcheck // what remains is in nobody's way
 	if _, err := c.Exec(ctx, "root", "cp", "--archive", fresh, partial); err != nil {
 		return err
 	}

@@ -108,7 +108,7 @@ func stopDetachedPostgres(dir string) error {
 	// folder is where it works.
 	work, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", server.PID()))
 	if err != nil || filepath.Dir(work) != postgresDir(dir) {
-		return nil
+		return nil //nolint:nilerr // it is gone
 	}
 	return server.Stop()
 }

@@ -188,8 +188,7 @@ func (c *Cluster) Wait(ctx context.Context, what string, done func() (bool, erro
 // ExitCode is the exit code of the command that err tells about, -1 if err is
 // about something else.
 func ExitCode(err error) int {
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exit.ExitCode()
 	}
 	return -1

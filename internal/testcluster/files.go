@@ -80,7 +80,7 @@ func lockDir(dir string) (*os.File, error) {
 	if err == nil {
 		return f, nil
 	}
-	f.Close()
+	_ = f.Close()
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return nil, &RunningError{Dir: dir}
 	}
@@ -108,7 +108,7 @@ func sweep() {
 		}
 		if lock, err := lockDir(dir); err == nil {
 			_ = os.RemoveAll(dir)
-			lock.Close()
+			_ = lock.Close()
 		}
 	}
 }
@@ -188,5 +188,5 @@ func slurmPluginDir() (string, error) {
 			return filepath.Dir(found[0]), nil
 		}
 	}
-	return "", errors.New("Slurm's plugins are not installed: run scripts/provision")
+	return "", errors.New("Slurm's plugins are not installed: run scripts/provision") //nolint:staticcheck // it begins with a name
 }

@@ -4,6 +4,7 @@ package testcluster
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -52,7 +53,7 @@ func newNamespace(dir string, detached bool, files ...*os.File) (*namespace, err
 	if detached {
 		hold = []string{"sleep", "infinity"}
 	}
-	cmd := exec.Command("sh", append([]string{"-c", holderScript, "sh", dir}, hold...)...)
+	cmd := exec.Command("sh", append([]string{"-c", holderScript, "sh", dir}, hold...)...) //nolint:noctx // it outlives the call
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=" + systemPath}
 	cmd.ExtraFiles = files
@@ -124,7 +125,7 @@ func (ns *namespace) enter() error {
 			return err
 		}
 		err = unix.Setns(int(f.Fd()), space.kind)
-		f.Close()
+		_ = f.Close()
 		if err != nil {
 			return fmt.Errorf("%s namespace: %w", space.name, err)
 		}
@@ -161,7 +162,7 @@ func birth(pid int) (uint64, error) {
 	}
 	// The second field is the program's name in parentheses and may hold
 	// anything; the ones after the last parenthesis are numbers.
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	const startTime = 19 // 22nd of all
 	if len(fields) <= startTime {
 		return 0, fmt.Errorf("/proc/%d/stat: %q", pid, text)

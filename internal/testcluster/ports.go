@@ -60,7 +60,7 @@ func reservePorts(nodes int) (ports, error) {
 			p.lock = lock
 			return p, nil
 		}
-		lock.Close()
+		_ = lock.Close()
 		if err != nil && !errors.Is(err, syscall.EWOULDBLOCK) {
 			return ports{}, fmt.Errorf("reserve ports: %w", err)
 		}
@@ -70,11 +70,11 @@ func reservePorts(nodes int) (ports, error) {
 
 func allFree(candidates []int) bool {
 	for _, port := range candidates {
-		l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		l, err := net.Listen("tcp", fmt.Sprintf(":%d", port)) //nolint:noctx // it does not wait
 		if err != nil {
 			return false
 		}
-		l.Close()
+		_ = l.Close()
 	}
 	return true
 }

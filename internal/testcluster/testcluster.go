@@ -156,7 +156,6 @@ type Cluster struct {
 	mu       sync.Mutex
 	postgres *pgserver.Server   // nil while stopped
 	daemons  map[string]*daemon // running, by name
-	started  []string           // names in order of their first start
 }
 
 // Start starts a cluster and returns when its nodes are idle. If it can't, the

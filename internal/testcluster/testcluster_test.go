@@ -5,6 +5,7 @@ package testcluster_test
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -142,7 +143,7 @@ func TestClustersSideBySide(t *testing.T) {
 // Whatever kills the process that started a cluster, nothing of it lives on:
 // not a daemon, not a job, and the next start takes the files away.
 func TestNothingOutlivesAKilledParent(t *testing.T) {
-	cmd := exec.Command(os.Args[0])
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), helperEnv+"=hang")
 	cmd.Stderr = os.Stderr
 	stdout, err := cmd.StdoutPipe()
@@ -162,7 +163,7 @@ func TestNothingOutlivesAKilledParent(t *testing.T) {
 }
 
 func TestASecondClusterInAFolderIsRefused(t *testing.T) {
-	dir, err := os.MkdirTemp("", "gpubudget-test-")
+	dir, err := os.MkdirTemp("", "gpubudget-test-") //nolint:usetesting // t.TempDir lets nobody else through
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o755))
 	start(t, testcluster.Options{Dir: dir})
@@ -173,7 +174,7 @@ func TestASecondClusterInAFolderIsRefused(t *testing.T) {
 }
 
 func TestAFailedStartSaysWhyAndLeavesNothing(t *testing.T) {
-	dir, err := os.MkdirTemp("", "gpubudget-test-")
+	dir, err := os.MkdirTemp("", "gpubudget-test-") //nolint:usetesting // t.TempDir lets nobody else through
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o755))
 	_, err = testcluster.Start(t.Context(), testcluster.Options{Dir: dir, SlurmConf: []string{"SelectType=select/nonsense"}})
@@ -186,7 +187,7 @@ func TestAFailedStartSaysWhyAndLeavesNothing(t *testing.T) {
 // A detached cluster stays when the process that started it has ended; people
 // run commands in it as its users, and it ends when told to.
 func TestDetached(t *testing.T) {
-	cmd := exec.Command(os.Args[0])
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), helperEnv+"=leave")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
@@ -197,7 +198,7 @@ func TestDetached(t *testing.T) {
 	require.True(t, running)
 
 	as := func(args ...string) string {
-		out, err := exec.Command(testcluster.WrapperPath(dir), args...).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), testcluster.WrapperPath(dir), args...).CombinedOutput()
 		require.NoError(t, err, string(out))
 		return strings.TrimSpace(string(out))
 	}
@@ -221,7 +222,7 @@ func startAndLeave() {
 	if err != nil {
 		panic(err)
 	}
-	os.Stdout.WriteString(c.Dir() + "\n")
+	fmt.Println(c.Dir())
 	os.Exit(0)
 }
 
@@ -242,7 +243,7 @@ func startAndHang() {
 	if err != nil {
 		panic(err)
 	}
-	os.Stdout.WriteString(c.Dir() + "\n")
+	fmt.Println(c.Dir())
 	select {}
 }
 

@@ -25,7 +25,7 @@ func main() {
 	defer cancel()
 	_, err := unix.IoctlGetTermios(int(os.Stdout.Fd()), unix.TCGETS)
 	err = demo.Run(ctx, os.Stdout, demo.Options{Length: *length, Terminal: err == nil})
-	var failure *demo.Failure
+	var failure *demo.VerdictError
 	switch {
 	case err == nil:
 		return
@@ -36,5 +36,5 @@ func main() {
 	default:
 		fmt.Fprintln(os.Stderr, "demo:", err)
 	}
-	os.Exit(1)
+	os.Exit(1) //nolint:gocritic // which ends what cancel would
 }

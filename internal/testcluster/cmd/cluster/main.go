@@ -30,7 +30,7 @@ func main() {
 	defer cancel()
 	if err := run(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "cluster:", err)
-		os.Exit(1)
+		os.Exit(1) //nolint:gocritic // which ends what cancel would
 	}
 }
 
