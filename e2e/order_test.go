@@ -47,7 +47,7 @@ func TestShareSetReordersPendingJobs(t *testing.T) {
 	took := s.waitOrder(ofC, ofB, ofA)
 	t.Logf("the new share counted after %v", took.Round(10*time.Millisecond))
 
-	since := shared.began.UTC().Format("2006-01-02T15:04:05Z")
+	since := shared.began.Add(time.Second).UTC().Format("2006-01-02T15:04:05Z")
 	s.exec("root", "gpubudget", "-i", "share", "set", s.b, "1%", "--from", since)
 	s.exec("root", "gpubudget", "-i", "share", "set", s.a, "79%", "--from", since)
 	took = s.waitOrder(ofC, ofA, ofB)
@@ -67,14 +67,14 @@ func TestNiceAndQOSSortWithinAnAccount(t *testing.T) {
 	s.exec("root", "scontrol", "update", "job", number0(urgent), "nice=-100000")
 	high := s.submit(ann, s.a, 1, "--gpus=1", "--qos=high")
 	other := s.submit(bob, s.b, 1, "--gpus=1")
-	otherNice := s.submit(bob, s.b, 1, "--gpus=1", "--nice=100000")
+	otherNice := s.submit(bob, s.b, 1, "--gpus=1", "--nice=20000")
 
 	s.waitOrder(other, otherNice, high, urgent, plain, nice)
 	s.requireSum(0)
 
 	s.exec("root", "gpubudget", "-i", "policy", "set", "mode", "additive")
 	t.Cleanup(func() { s.exec("root", "gpubudget", "-i", "policy", "set", "mode", "strict") })
-	// The weighted sum, where a hundred thousand off is more than all factors.
+	// The weighted sum, where nice counts as much as anything.
 	s.wait("the additive mode", func() bool { order := s.order(); return order[0] == urgent && order[5] == otherNice })
 	s.requireSum(sprioColumns)
 }

@@ -57,6 +57,7 @@ func TestKilledSlurmctldLosesNoCharge(t *testing.T) {
 	require.NoError(t, s.StopPostgres())
 	ended := s.submit(ann, s.a, 1, "--gpus=4")
 	s.waitGone(ended)
+	time.Sleep(2 * time.Second) // a pass has seen it
 	require.NoError(t, s.KillSlurmctld())
 	require.NoError(t, s.StartSlurmctld(s.ctx))
 	require.NoError(t, s.StartPostgres(s.ctx))

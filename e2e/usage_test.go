@@ -27,14 +27,13 @@ func TestEveryWayToAskForGPUsCounts(t *testing.T) {
 	het, err := s.Sbatch(s.ctx, ann, "--account="+s.a, "--gpus=1", ":", "--account="+s.a, "--gres=gpu:2", script)
 	require.NoError(t, err)
 	want := map[uint32][]int64{
-		s.submit(ann, s.a, 2, "--gres=gpu:2"):                                                           {2},
-		s.submit(ann, s.a, 2, "--gpus=3"):                                                               {3},
-		s.submit(ann, s.a, 2, "--nodes=2", "--gpus-per-node=2"):                                         {4},
-		s.submit(ann, s.a, 2, "--ntasks=3", "--gpus-per-task=1"):                                        {3},
-		s.submit(ann, s.a, 2, "--nodes=2", "--gpus=2", "--ntasks=2"):                                    {2},
-		s.submit(ann, s.a, 2, "--exclusive", "--gres=gpu:1"):                                            {1},
-		s.submit(ann, s.a, 2, "--array=1-3", "--gres=gpu:1"):                                            {1, 1, 1},
-		s.submit(ann, s.a, 2, "--ntasks=2", "--gpus-per-socket=1", "--sockets-per-node=1", "--nodes=1"): {1},
+		s.submit(ann, s.a, 2, "--gres=gpu:2"):                        {2},
+		s.submit(ann, s.a, 2, "--gpus=3"):                            {3},
+		s.submit(ann, s.a, 2, "--nodes=2", "--gpus-per-node=2"):      {4},
+		s.submit(ann, s.a, 2, "--ntasks=3", "--gpus-per-task=1"):     {3},
+		s.submit(ann, s.a, 2, "--nodes=2", "--gpus=2", "--ntasks=2"): {2},
+		s.submit(ann, s.a, 2, "--exclusive", "--gres=gpu:1"):         {1},
+		s.submit(ann, s.a, 2, "--array=1-3", "--gres=gpu:1"):         {1, 1, 1},
 		het: {1, 2},
 	}
 	require.NoError(t, s.WaitNoJobs(s.ctx))

@@ -105,16 +105,21 @@ type Agreement struct {
 type accountUser struct{ account, user string }
 
 // Compare adds up what ended runs used, by account and user, from Slurm's
-// record and from ours in PostgreSQL. The two may differ for a moment after a
-// job has ended.
-func (c *Cluster) Compare(ctx context.Context) (Agreement, error) {
+// record and from ours in PostgreSQL: of the named accounts, or of all if none
+// is named. The two may differ for a moment after a job has ended.
+func (c *Cluster) Compare(ctx context.Context, accounts ...string) (Agreement, error) {
 	runs, err := c.SlurmRuns(ctx)
 	if err != nil {
 		return Agreement{}, err
 	}
-	a := Agreement{Runs: len(runs)}
+	asked := func(account string) bool { return len(accounts) == 0 || slices.Contains(accounts, account) }
+	var a Agreement
 	slurm := map[accountUser]fairshare.GPUMillis{}
 	for _, run := range runs {
+		if !asked(run.Account) {
+			continue
+		}
+		a.Runs++
 		a.Used += run.GPUMillis()
 		slurm[accountUser{run.Account, run.User}] += run.GPUMillis()
 	}
@@ -124,7 +129,7 @@ func (c *Cluster) Compare(ctx context.Context) (Agreement, error) {
 	}
 	keys := slices.Collect(maps.Keys(slurm))
 	for key := range ours {
-		if _, both := slurm[key]; !both {
+		if _, both := slurm[key]; !both && asked(key.account) {
 			keys = append(keys, key)
 		}
 	}
@@ -176,12 +181,12 @@ func (c *Cluster) recorded(ctx context.Context) (map[accountUser]fairshare.GPUMi
 }
 
 // WaitAgreement waits until our record and Slurm's say the same about at least
-// one run.
-func (c *Cluster) WaitAgreement(ctx context.Context) (Agreement, error) {
+// one run of the named accounts, or of all if none is named.
+func (c *Cluster) WaitAgreement(ctx context.Context, accounts ...string) (Agreement, error) {
 	var a Agreement
 	err := c.Wait(ctx, "usage to equal Slurm's record", func() (bool, error) {
 		var err error
-		a, err = c.Compare(ctx)
+		a, err = c.Compare(ctx, accounts...)
 		return a.Runs > 0 && len(a.Differences) == 0, err
 	})
 	if err != nil {
