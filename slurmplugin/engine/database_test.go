@@ -144,6 +144,23 @@ func TestRunsReachTheDatabaseWithoutAnyFile(t *testing.T) {
 	require.ErrorContains(t, h.engine.Stop(), "could not be saved")
 }
 
+func TestASnapshotThatCannotBeSavedIsSaidOnce(t *testing.T) {
+	h := hostOn(t)
+	h.start()
+	h.engine.host.StateDir = "/proc/nowhere"
+	for range 3 {
+		h.later(time.Hour)
+		h.pass()
+		require.NoError(t, h.exchange())
+	}
+	require.Equal(t, 1, h.logged("save snapshot"))
+	h.engine.host.StateDir = h.dir
+	h.later(time.Hour)
+	require.NoError(t, h.exchange())
+	require.Equal(t, 1, h.logged("the snapshot is saved again"))
+	h.stop()
+}
+
 func TestOneEngineAtATimeWrites(t *testing.T) {
 	a := hostOn(t)
 	a.start()

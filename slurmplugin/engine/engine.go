@@ -88,7 +88,7 @@ type Engine struct {
 // Start starts an engine. It reads its configuration and what an earlier engine
 // left in files, but does not wait for Postgres.
 func Start(h Host) (*Engine, error) {
-	c, err := conf.Load(h.ConfPath)
+	c, err := h.loadConf()
 	if err != nil {
 		return nil, err
 	}
@@ -100,6 +100,15 @@ func Start(h Host) (*Engine, error) {
 	e.services = startServices(e.panicked, service{"recorder", e.recorder.run}, service{"refresher", e.refresher.run})
 	e.logf(LogInfo, "version %s, cluster %s, Slurm %s", h.Version, e.cluster, h.SlurmVersion)
 	return e, nil
+}
+
+// loadConf reads the configuration file. The one in the default place need not
+// exist.
+func (h Host) loadConf() (conf.Conf, error) {
+	if h.ConfPath == conf.DefaultPath {
+		return conf.Load("")
+	}
+	return conf.Load(h.ConfPath)
 }
 
 func newEngine(h Host, c conf.Conf) *Engine {

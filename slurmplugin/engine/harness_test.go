@@ -147,7 +147,7 @@ func (h *host) exchange() error {
 	}
 	r.disconnect()
 	r.lost(err)
-	r.report(r.save(true))
+	r.save(true)
 	r.report(r.tidy())
 	return err
 }
@@ -156,7 +156,7 @@ func (h *host) exchange() error {
 func (h *host) stop() {
 	h.t.Helper()
 	r := h.engine.refresher
-	r.report(r.save(true))
+	r.save(true)
 	r.disconnect()
 	require.NoError(h.t, h.engine.Stop())
 }

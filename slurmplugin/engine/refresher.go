@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gpubudget/conf"
 	"gpubudget/fairshare"
 	"gpubudget/usage"
 )
@@ -40,7 +39,8 @@ type refresher struct {
 
 	away    trouble
 	since   time.Time // when the database was lost
-	failed  trouble   // of writing files
+	failed  trouble   // of writing the spool anew
+	unsaved trouble   // of saving the snapshot
 	savedAt time.Time
 	saved   *Snapshot // as it is on disk
 
@@ -66,13 +66,13 @@ func (r *refresher) run(ctx context.Context) {
 		default:
 			r.disconnect()
 			r.lost(err)
-			r.report(r.save(true))
+			r.save(true)
 			r.report(r.tidy())
 			r.pause(ctx, retry)
 			retry = min(2*retry, longestRetry, max(r.interval(), time.Second))
 		}
 	}
-	r.report(r.save(true))
+	r.save(true)
 }
 
 // interval is the time between two refreshes: the shorter of what the policy
@@ -222,26 +222,31 @@ func (r *refresher) read(ctx context.Context, to *mark) error {
 		s.Spooled = old.Spooled
 	}
 	r.engine.install(s, now, to != nil)
-	r.report(r.save(false))
+	r.save(false)
 	r.report(r.tidy())
 	return nil
 }
 
 // save writes the snapshot to disk if that is due.
-func (r *refresher) save(always bool) error {
+func (r *refresher) save(always bool) {
 	s, now := r.engine.current(), r.engine.host.Clock()
 	if s == nil || s == r.saved {
-		return nil
+		return
 	}
 	changed := r.saved == nil || s.Ledger != r.saved.Ledger || s.Policy != r.saved.Policy
 	if !changed && !always && now.Sub(r.savedAt).Abs() < saveInterval {
-		return nil
+		return
 	}
 	if err := saveSnapshot(r.engine.host.StateDir, s); err != nil {
-		return err
+		if r.unsaved.met("unsaved") {
+			r.engine.logf(LogError, "%v: a slurmctld that starts without Postgres will know an older one, or none", err)
+		}
+		return
+	}
+	if r.unsaved.over() {
+		r.engine.logf(LogInfo, "the snapshot is saved again")
 	}
 	r.saved, r.savedAt = s, now
-	return nil
 }
 
 // tidy drops from the spool what is no longer needed.
@@ -308,7 +313,7 @@ func (r *refresher) reload() {
 		return
 	}
 	e, old := r.engine, r.engine.conf.Load()
-	c, err := conf.Load(e.host.ConfPath)
+	c, err := e.host.loadConf()
 	if err != nil {
 		e.logf(LogError, "%v: the settings stay as they were", err)
 		return
