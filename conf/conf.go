@@ -23,6 +23,31 @@ const (
 	DefaultDebugLevel = "info"
 )
 
+// Shares is whose shares priorities go by.
+type Shares string
+
+// The kinds of Shares.
+const (
+	// SharesLedger are the budgets in the database.
+	SharesLedger Shares = "ledger"
+	// SharesSlurm are the Fairshare values and RawUsage of slurmdbd's
+	// associations, as priority/multifactor reckons with them.
+	SharesSlurm Shares = "slurm"
+)
+
+// Ties is how Fair Tree treats accounts with equal level fair shares, where
+// shares are Slurm's.
+type Ties string
+
+// The kinds of Ties.
+const (
+	// TiesMerge ranks their users together, as Fair Tree is documented.
+	TiesMerge Ties = "merge"
+	// TiesSlurm ranks one account after the other, in the order of Slurm's
+	// list, as Slurm does.
+	TiesSlurm Ties = "slurm"
+)
+
 // Conf is what the configuration file says.
 type Conf struct {
 	// Path is the file that was read, "" if there was none.
@@ -45,11 +70,27 @@ type Conf struct {
 	// DebugLevel is one of Slurm's log levels: quiet, fatal, error, info,
 	// verbose, debug, debug2 ... debug5.
 	DebugLevel string
+	// Shares is whose shares priorities go by; SharesLedger if the file does
+	// not say.
+	Shares Shares
+	// FairTreeTies matters only where Shares is SharesSlurm; TiesMerge if the
+	// file does not say.
+	FairTreeTies Ties
+	// Shadow has the plugin log how accounts would stand by the ledger, where
+	// Shares is SharesSlurm.
+	Shadow bool
 }
+
+// UsesDatabase tells whether the plugin is to work with the database: always
+// for the ledger's shares, and for Slurm's if the file has a DSN.
+func (c *Conf) UsesDatabase() bool { return c.Shares != SharesSlurm || c.DSN != "" }
 
 // Defaults is the configuration of an empty file.
 func Defaults() Conf {
-	return Conf{RefreshInterval: DefaultRefreshInterval, DebugLevel: DefaultDebugLevel}
+	return Conf{
+		RefreshInterval: DefaultRefreshInterval, DebugLevel: DefaultDebugLevel,
+		Shares: SharesLedger, FairTreeTies: TiesMerge,
+	}
 }
 
 // Load reads the configuration file at path. If path is empty it reads the

@@ -32,6 +32,9 @@ var settings = []setting{
 	{"CalcInterval", func(c *Conf, v string) error { return setInterval(&c.CalcInterval, v) }},
 	{"SpoolDir", func(c *Conf, v string) error { return setFolder(&c.SpoolDir, v) }},
 	{"DebugLevel", func(c *Conf, v string) error { return setDebugLevel(&c.DebugLevel, v) }},
+	{"Shares", func(c *Conf, v string) error { return setWord(&c.Shares, v, SharesLedger, SharesSlurm) }},
+	{"FairTreeTies", func(c *Conf, v string) error { return setWord(&c.FairTreeTies, v, TiesMerge, TiesSlurm) }},
+	{"Shadow", func(c *Conf, v string) error { return setSwitch(&c.Shadow, v) }},
 }
 
 // Parse reads the text of a configuration file. Path is named in errors and
@@ -175,6 +178,32 @@ func setInterval(to *time.Duration, v string) error {
 		return fmt.Errorf("%s seconds: must be from %g to %g", v, shortestInterval.Seconds(), longestInterval.Seconds())
 	}
 	*to = time.Duration(seconds * float64(time.Second))
+	return nil
+}
+
+// setWord sets one of the words known, whatever its case.
+func setWord[T ~string](to *T, v string, known ...T) error {
+	if v == "" {
+		return errEmpty
+	}
+	names := make([]string, len(known))
+	for i, word := range known {
+		if strings.EqualFold(v, string(word)) {
+			*to = word
+			return nil
+		}
+		names[i] = string(word)
+	}
+	return fmt.Errorf("%q is not known: it is one of %s", v, strings.Join(names, ", "))
+}
+
+// setSwitch sets what is on or off, in slurm.conf's words.
+func setSwitch(to *bool, v string) error {
+	word := ""
+	if err := setWord(&word, v, "yes", "no"); err != nil {
+		return err
+	}
+	*to = word == "yes"
 	return nil
 }
 

@@ -21,6 +21,9 @@ REFRESHINTERVAL=2.5
 CalcInterval = 10
 SpoolDir="/var/spool/gpu budget # 1"
 DebugLevel=5
+Shares=Slurm
+FairTreeTies=SLURM
+Shadow=Yes
 `)
 	require.NoError(t, err)
 	require.Equal(t, Conf{
@@ -31,6 +34,9 @@ DebugLevel=5
 		CalcInterval:    10 * time.Second,
 		SpoolDir:        "/var/spool/gpu budget # 1",
 		DebugLevel:      "debug",
+		Shares:          SharesSlurm,
+		FairTreeTies:    TiesSlurm,
+		Shadow:          true,
 	}, c)
 }
 
@@ -45,7 +51,7 @@ func TestParseOfNothingGivesTheDefaults(t *testing.T) {
 func TestParseErrors(t *testing.T) {
 	for _, tc := range []struct{ name, text, want string }{
 		{"misspelt key", "\nClutser=a", `g.conf:2: unknown key "Clutser": did you mean Cluster?`},
-		{"foreign key", "PluginDir=/x", `g.conf:1: unknown key "PluginDir": known are Cluster, DSN, RefreshInterval, CalcInterval, SpoolDir, DebugLevel`},
+		{"foreign key", "PluginDir=/x", `g.conf:1: unknown key "PluginDir": known are Cluster, DSN, RefreshInterval, CalcInterval, SpoolDir, DebugLevel, Shares, FairTreeTies, Shadow`},
 		{"no equals sign", "Cluster titan", `g.conf:1: "Cluster titan" is not Key=Value`},
 		{"no key", "=titan", `g.conf:1: "=titan" is not Key=Value`},
 		{"no value", "Cluster=", `g.conf:1: Cluster: has no value: give one or remove the line`},
@@ -58,12 +64,30 @@ func TestParseErrors(t *testing.T) {
 		{"too long", "CalcInterval=1e300", `g.conf:1: CalcInterval: 1e300 seconds: must be from 0.1 to 86400`},
 		{"relative folder", "SpoolDir=spool", `g.conf:1: SpoolDir: "spool" is not an absolute path`},
 		{"level", "DebugLevel=loud", `g.conf:1: DebugLevel: "loud" is not a log level: known are quiet, fatal, error, info, verbose, debug, debug2, debug3, debug4, debug5`},
+		{"shares", "Shares=mine", `g.conf:1: Shares: "mine" is not known: it is one of ledger, slurm`},
+		{"no shares", "Shares=", `g.conf:1: Shares: has no value: give one or remove the line`},
+		{"switch", "Shadow=1", `g.conf:1: Shadow: "1" is not known: it is one of yes, no`},
 		{"open quote", `DSN="host=x`, `g.conf:1: a double quote is not closed`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Parse("g.conf", tc.text)
 			require.EqualError(t, err, tc.want)
 		})
+	}
+}
+
+func TestUsesDatabase(t *testing.T) {
+	for text, want := range map[string]bool{
+		"":                            true,
+		"DSN=host=x":                  true,
+		"Shares=ledger":               true,
+		"Shares=slurm":                false,
+		"Shares=slurm\nDSN=host=x":    true,
+		"Shares=slurm\nCluster=titan": false,
+	} {
+		c, err := Parse("x", text)
+		require.NoError(t, err)
+		require.Equal(t, want, c.UsesDatabase(), text)
 	}
 }
 
