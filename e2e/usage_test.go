@@ -32,7 +32,7 @@ func TestEveryWayToAskForGPUsCounts(t *testing.T) {
 		s.submit(ann, s.a, 2, "--nodes=2", "--gpus-per-node=2"):      {4},
 		s.submit(ann, s.a, 2, "--ntasks=3", "--gpus-per-task=1"):     {3},
 		s.submit(ann, s.a, 2, "--nodes=2", "--gpus=2", "--ntasks=2"): {2},
-		s.submit(ann, s.a, 2, "--exclusive", "--gres=gpu:1"):         {1},
+		s.submit(ann, s.a, 2, "--exclusive", "--gres=gpu:1"):         {8}, // it holds the whole node
 		s.submit(ann, s.a, 2, "--array=1-3", "--gres=gpu:1"):         {1, 1, 1},
 		het: {1, 2},
 	}
