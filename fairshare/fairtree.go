@@ -19,8 +19,11 @@ import (
 //
 // Stock Slurm means to do the same, but its count of tied accounts stops at
 // the next account, so it never puts children together; with two equal
-// accounts its factors depend on the order of its lists.
+// accounts its factors depend on the order of its lists. With apart set this is
+// what happens here, too: of equal accounts one is ranked after the other, by
+// number, and the best leaf of each shares the last rank of the one before.
 type fairTree struct {
+	apart    bool
 	children [][]entry // by account
 	ranks    []int     // by leaf; 0 if not met
 	next     int
@@ -30,24 +33,25 @@ type fairTree struct {
 // entry is an account or a leaf among its siblings.
 type entry struct {
 	levelFS float64
+	rest    float64 // what levelFS leaves out of a longer number
 	name    string
 	account int // -1 for a leaf
 	leaf    int // -1 for an account
 }
 
 func newFairTree(accounts, leaves int) *fairTree {
-	return &fairTree{children: make([][]entry, accounts), ranks: make([]int, leaves), next: 1}
+	return &fairTree{children: make([][]entry, accounts), ranks: make([]int, leaves), next: 1, rank: 1}
 }
 
 func (t *fairTree) addAccounts(k *ranker, r *Ranking, a int) {
 	for _, child := range k.shape.children[a] {
 		standing := &r.Accounts[k.place[child]]
-		t.children[a] = append(t.children[a], entry{standing.LevelFS, standing.Name, child, -1})
+		t.children[a] = append(t.children[a], entry{standing.LevelFS, 0, standing.Name, child, -1})
 	}
 }
 
 func (t *fairTree) addLeaf(a, leaf int, levelFS float64, name string) {
-	t.children[a] = append(t.children[a], entry{levelFS, name, -1, leaf})
+	t.children[a] = append(t.children[a], entry{levelFS, 0, name, -1, leaf})
 }
 
 // visit ranks the leaves among and below siblings. If tied is set the first of
@@ -58,11 +62,15 @@ func (t *fairTree) visit(siblings []entry, tied bool) {
 		equals := leadingEquals(siblings)
 		var below []entry
 		for _, e := range equals {
-			if e.account >= 0 {
+			switch {
+			case e.account < 0:
+				t.give(e.leaf, tied)
+			case t.apart:
+				t.visit(t.children[e.account], tied)
+			default:
 				below = append(below, t.children[e.account]...)
 				continue
 			}
-			t.give(e.leaf, tied)
 			tied = true
 		}
 		t.visit(below, tied)
@@ -82,19 +90,22 @@ func (t *fairTree) give(leaf int, tied bool) {
 func (t *fairTree) ranked() int { return t.next - 1 }
 
 // compareEntries sorts by falling level fair share, leaves before accounts.
-// The rest makes the order definite without having an effect on ranks.
+// What comes then makes the order definite; it has an effect on ranks only where
+// equal accounts are ranked apart.
 func compareEntries(x, y entry) int {
 	return cmp.Or(
 		cmp.Compare(y.levelFS, x.levelFS),
+		cmp.Compare(y.rest, x.rest),
 		cmp.Compare(min(x.account, 0), min(y.account, 0)),
 		cmp.Compare(x.name, y.name),
 		cmp.Compare(x.leaf, y.leaf),
+		cmp.Compare(x.account, y.account),
 	)
 }
 
 func leadingEquals(sorted []entry) []entry {
 	n := 1
-	for n < len(sorted) && sorted[n].levelFS == sorted[0].levelFS {
+	for n < len(sorted) && sorted[n].levelFS == sorted[0].levelFS && sorted[n].rest == sorted[0].rest {
 		n++
 	}
 	return sorted[:n]
