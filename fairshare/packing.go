@@ -38,11 +38,11 @@ func groupAccounts(r *Ranking, seen *Seen) []group {
 	for i := range places {
 		places[i] = &r.Accounts[i]
 	}
-	slices.SortStableFunc(places, comparePlaces)
+	slices.SortStableFunc(places, ComparePlaces)
 	users := usersSteps(r)
 	for len(places) > 0 {
 		n := 1
-		for n < len(places) && comparePlaces(places[0], places[n]) == 0 {
+		for n < len(places) && ComparePlaces(places[0], places[n]) == 0 {
 			n++
 		}
 		groups = append(groups, newGroup(places[:n], users, seen))
@@ -84,9 +84,10 @@ func elsewhere(r *Ranking, seen *Seen) values {
 	return nice
 }
 
-// comparePlaces puts unfunded accounts first, then those without a rank, then
-// the highest rank, which is the worst.
-func comparePlaces(x, y *AccountStanding) int {
+// ComparePlaces orders accounts as strict priority does, from the last to be
+// served to the first: unfunded ones, then those without a rank, then the
+// highest rank, which is the worst.
+func ComparePlaces(x, y *AccountStanding) int {
 	return cmp.Or(
 		compareBool(x.Funded, y.Funded),
 		compareBool(x.Rank > 0, y.Rank > 0),

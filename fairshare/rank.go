@@ -45,12 +45,21 @@ type AccountStanding struct {
 	// accounts: 1 is the most under-served, equals share a rank. It is 0 if the
 	// account has child accounts but no users.
 	Rank int
+	// Direct is its own users as one, among its child accounts.
+	Direct Pool
 	// Funded: something flows to the account in the window or does so now.
 	Funded bool
 	// Factor is the fair-share factor of a user whom the budget doesn't list in
 	// this account: the lowest of its members', that of the account itself if
 	// it has neither users nor child accounts, 0 if it has child accounts only.
 	Factor float64
+}
+
+// Pool is the direct users of an account as one, former members and guests
+// included. It is empty if the account has no members.
+type Pool struct {
+	Entitled, Used GPUMillis
+	LevelFS        float64 // as in AccountStanding; what Rank goes by
 }
 
 // UserStanding is how a user stands in one of his accounts.
@@ -305,6 +314,15 @@ func (k *ranker) lone(a int) float64 {
 	return levelFS(due, due, used, used)
 }
 
+// pool is the direct users of account a as one.
+func (k *ranker) pool(a int) Pool {
+	due, used := k.level(a)
+	return Pool{
+		Entitled: k.due.direct[a].entitled(), Used: k.used.direct[a],
+		LevelFS: levelFS(k.due.direct[a].weight(), due, k.loads.direct[a], used),
+	}
+}
+
 // rankAccounts ranks the accounts that have users and those that are vacant.
 func (k *ranker) rankAccounts(r *Ranking) {
 	t := newFairTree(len(k.accounts), len(r.Accounts))
@@ -314,8 +332,8 @@ func (k *ranker) rankAccounts(r *Ranking) {
 		case k.vacant(a):
 			t.addLeaf(a, k.place[a], k.lone(a), "")
 		case k.peopled(a):
-			due, used := k.level(a)
-			t.addLeaf(a, k.place[a], levelFS(k.due.direct[a].weight(), due, k.loads.direct[a], used), "")
+			r.Accounts[k.place[a]].Direct = k.pool(a)
+			t.addLeaf(a, k.place[a], r.Accounts[k.place[a]].Direct.LevelFS, "")
 		}
 	}
 	t.visit(t.children[k.root], false)
