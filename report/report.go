@@ -6,7 +6,6 @@ package report
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"gpubudget/budgets"
@@ -141,79 +140,24 @@ func (r *Report) User(account, user string) (*Row, bool) {
 }
 
 // Build reads budgets and usage of a cluster and works out how everybody stands
-// at now, over the lookback window that ends then. Both stores should see one
-// state of the database: give them the same read-only transaction, or what
-// changes between their reads may count twice or not at all.
+// at now, over the lookback window that ends then. See Read for what the stores
+// should see.
 func Build(ctx context.Context, b *budgets.Store, u *usage.Store, cluster string, now time.Time, o Options) (*Report, error) {
-	now = now.UTC()
-	policy, err := b.Policy(ctx, cluster, now)
+	rec, err := Read(ctx, b, u, cluster, now, o)
 	if err != nil {
-		return nil, fmt.Errorf("report on %s: %w", cluster, err)
+		return nil, err
 	}
-	r := &Report{Cluster: cluster, At: now, Window: fairshare.Lookback(fairshare.At(now), policy.Lookback), Policy: policy}
-	budget, err := b.Load(ctx, cluster, r.Window)
-	if err != nil {
-		return nil, fmt.Errorf("report on %s: %w", cluster, err)
-	}
-	var seen sightings
-	if err := u.Snapshot(ctx, func(u *usage.Store) error {
-		seen, err = read(ctx, u, cluster, r.Window, budget.Moves())
-		return err
-	}); err != nil {
-		return nil, fmt.Errorf("report on %s: %w", cluster, err)
-	}
-	budget.Capacity = seen.capacity
-	r.date(seen, o)
-	r.fill(budget, seen)
-	return r, nil
-}
-
-// sightings is what usage has to say about a window.
-type sightings struct {
-	charged, free []fairshare.Charge // of ended runs
-	open          []usage.Run
-	demand        []fairshare.Demand
-	capacity      []fairshare.Step[fairshare.MilliGPUs]
-	queue         []usage.Queue
-	queueAt       time.Time
-	recorder      usage.Recorder
-}
-
-func read(ctx context.Context, u *usage.Store, cluster string, w fairshare.Period, moves []fairshare.Instant) (s sightings, err error) {
-	if s.charged, s.free, err = u.Charges(ctx, cluster, w, moves...); err != nil {
-		return s, err
-	}
-	if s.open, err = u.OpenRuns(ctx, cluster); err != nil {
-		return s, err
-	}
-	if s.demand, err = u.Demand(ctx, cluster, w); err != nil {
-		return s, err
-	}
-	if s.capacity, err = u.Capacity(ctx, cluster, w); err != nil {
-		return s, err
-	}
-	if s.queue, s.queueAt, err = u.Queue(ctx, cluster); err != nil {
-		return s, err
-	}
-	s.recorder, _, err = u.LastSeen(ctx, cluster)
-	return s, err
-}
-
-// date works out how old the data are and up to when open runs count.
-func (r *Report) date(s sightings, o Options) {
-	stale := o.StaleAfter
-	if stale == 0 {
-		stale = DefaultStaleAfter
-	}
-	r.SeenAt, r.Lag, r.QueueSeenAt = s.recorder.SeenAt, s.recorder.Lag, s.queueAt
-	r.UsedUntil = r.At
-	if r.Stale = r.At.Sub(r.SeenAt) > stale; r.Stale && !r.SeenAt.IsZero() {
-		r.UsedUntil = r.SeenAt
+	r := &Report{
+		Cluster: rec.Cluster, At: rec.At, Window: rec.Window, Policy: rec.Policy,
+		SeenAt: rec.Recorder.SeenAt, Lag: rec.Recorder.Lag, QueueSeenAt: rec.QueueSeenAt,
+		Stale: rec.Stale, UsedUntil: rec.UsedUntil,
 	}
 	var milli int64
-	for _, step := range s.capacity {
+	for _, step := range rec.Budget.Capacity {
 		r.Capacity = step.Value
 		milli += int64(step.Value) * step.Intersect(r.Window).Millis()
 	}
 	r.CapacityTime = fairshare.GPUMillis(milli / int64(fairshare.GPU))
+	r.fill(rec)
+	return r, nil
 }

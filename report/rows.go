@@ -16,23 +16,20 @@ import (
 const maxBuckets = 5000
 
 // fill works out the rows.
-func (r *Report) fill(budget *fairshare.Budget, seen sightings) {
-	charged, free := usage.Charges(seen.open, r.UsedUntil)
-	charged = slices.Concat(seen.charged, charged)
-	free = slices.Concat(seen.free, free)
+func (r *Report) fill(rec *Record) {
+	in := rec.Input()
+	_, free := usage.Charges(rec.Open, r.UsedUntil)
+	free = slices.Concat(rec.Free, free)
 
-	b := builder{report: r, queue: seen.queue, guests: map[string][]string{}}
-	budget = b.invite(budget, charged, free)
-	b.ranking = fairshare.Rank(fairshare.Input{
-		Budget: budget, Window: r.Window, Charges: charged,
-		Ahead: usage.Ahead(seen.open, r.UsedUntil, r.Policy.Lookback),
-	})
+	b := builder{report: r, queue: rec.Queue, guests: map[string][]string{}}
+	in.Budget = b.invite(in.Budget, in.Charges, free)
+	b.ranking = fairshare.Rank(in)
 	b.deliveries = fairshare.Deliver(fairshare.DeliveryInput{
-		Budget: budget, Window: r.Window, Bucket: bucketFor(r.Window, r.Policy.Bucket),
-		Charges: charged, Unallocated: free, Demand: seen.demand,
+		Budget: in.Budget, Window: r.Window, Bucket: bucketFor(r.Window, r.Policy.Bucket),
+		Charges: in.Charges, Unallocated: free, Demand: rec.Demand,
 	})
-	b.charged = budget.Usage(r.Window, charged)
-	b.free = budget.Usage(r.Window, free)
+	b.charged = in.Budget.Usage(r.Window, in.Charges)
+	b.free = in.Budget.Usage(r.Window, free)
 	b.tree()
 	b.closed()
 	b.rest()

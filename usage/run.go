@@ -131,15 +131,3 @@ func ChargeAhead(gpus int64, lookback time.Duration) fairshare.GPUMillis {
 	ahead := min(max(lookback/1000, time.Second), 10*time.Minute)
 	return fairshare.GPUMillis(gpus * ahead.Milliseconds())
 }
-
-// Ahead are the charges ahead of the allocated runs among runs.
-func Ahead(runs []Run, now time.Time, lookback time.Duration) []fairshare.Charge {
-	var ahead []fairshare.Charge
-	for _, r := range runs {
-		if c := r.Charge(now); r.Allocated && r.Open() && r.GPUs > 0 {
-			c.Amount = ChargeAhead(r.GPUs, lookback)
-			ahead = append(ahead, c)
-		}
-	}
-	return ahead
-}
