@@ -43,15 +43,17 @@ func TestEveryWayToAskForGPUsCounts(t *testing.T) {
 	}
 }
 
-// recordedGPUs is how many GPUs we recorded for each run of a job, of its array
-// tasks or of its components.
+// recordedGPUs is how many GPUs we recorded for each run of a job of the test, of
+// its array tasks or of its components. (A slurmctld that was killed may give a
+// job's number to another one afterwards: that of another test is not meant.)
 func (s *scenario) recordedGPUs(id uint32) []int64 {
 	s.t.Helper()
 	conn, err := pgx.Connect(s.ctx, s.DSN())
 	require.NoError(s.t, err)
 	defer conn.Close(s.ctx)
 	rows, err := conn.Query(s.ctx, `SELECT gpus FROM gpubudget.job_run
-		WHERE job_id = $1 OR array_job_id = $1 OR het_job_id = $1 ORDER BY job_id`, int64(id))
+		WHERE (job_id = $1 OR array_job_id = $1 OR het_job_id = $1) AND account IN ($2, $3)
+		ORDER BY job_id`, int64(id), s.a, s.b)
 	require.NoError(s.t, err)
 	gpus, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	require.NoError(s.t, err)
