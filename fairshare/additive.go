@@ -5,13 +5,17 @@ package fairshare
 // Additive is Slurm's multifactor priority with our fair-share factor: the sum
 // of all factors, each multiplied by its weight in slurm.conf. It can be used
 // from several goroutines.
+//
+// It adds up in Slurm's order, so that where the factor is Slurm's as well the
+// sum is the same to the last bit, and so is the whole number it is cut to.
 type Additive struct {
 	ranking *Ranking
 	weights Weights
 	size    ClusterSize
 }
 
-// NewAdditive prepares the priorities of one pass.
+// NewAdditive prepares the priorities of one pass. Without a ranking each job
+// brings its own Fairshare.
 func NewAdditive(r *Ranking, w Weights, size ClusterSize) *Additive {
 	return &Additive{ranking: r, weights: w, size: size}
 }
@@ -27,19 +31,26 @@ func (p *Additive) Priority(job *Job, f *Factors) {
 	f.JobSize = float64(w.JobSize) * SizeFactor(job, w, p.size)
 	f.QOS = weigh(w.QOS, job.QOSFactor)
 	f.Site, f.Nice = job.Site, job.Nice
-	common := f.Sum()
+	f.Partition = weigh(w.Partition, job.PartitionFactor)
 	for i := range job.Parts {
 		part := &job.Parts[i]
-		part.Priority = clampPriority(common + weigh(w.Partition, part.Factor) + w.tres(part.TRES, nil))
+		rest := f.add(0, w.tres(part.TRES, nil))
+		part.Priority = clampPriority(weigh(w.Partition, part.Factor) + rest)
 	}
-	f.Partition = weigh(w.Partition, job.PartitionFactor)
-	w.tres(job.TRES, f.TRES)
-	f.Priority = clampPriority(f.Sum())
+	f.Priority = clampPriority(f.add(f.Partition, w.tres(job.TRES, f.TRES)))
+}
+
+// add adds the columns up, in this order.
+func (f *Factors) add(partition, tres float64) float64 {
+	return f.Age + f.Assoc + f.Fairshare + f.JobSize + partition + f.QOS + tres + float64(f.Site) - float64(f.Nice)
 }
 
 // fairshare is the factor of the job's user in its account; 0 if the account
 // is unknown.
 func (p *Additive) fairshare(job *Job) float64 {
+	if p.ranking == nil {
+		return finite(job.Fairshare)
+	}
 	if user, ok := p.ranking.User(job.Account, job.User); ok {
 		return user.Factor
 	}

@@ -7,7 +7,8 @@ import "math"
 // Flags are slurm.conf's PriorityFlags, in the bits of bridge.h.
 type Flags uint32
 
-// The priority flags. Only SizeRelative has an effect here. The others are the
+// The priority flags. Only SizeRelative has an effect on a job's priority here.
+// FairTreeFlag and DepthOblivious are for SlurmPolicy; the others are the
 // plugin's matter: with NoNormal* it gives raw factors.
 const (
 	AccrueAlways Flags = 1 << iota
@@ -35,6 +36,7 @@ type Weights struct {
 	TRES       []float64 // PriorityWeightTRES in slurmctld's order; nil if not set
 	MaxAge     uint32    // PriorityMaxAge, seconds
 	FavorSmall bool      // PriorityFavorSmall
+	Damping    uint32    // FairShareDampeningFactor, of classic fair share
 	Flags      Flags
 }
 
@@ -52,7 +54,7 @@ type Job struct {
 	QOSPriority   uint32 // raw
 	Nice          int64  // higher is later; without Slurm's offset
 	Site          int64  // from the site_factor plugin; without Slurm's offset
-	Age           int64  // seconds since its age began to count; 0 if it hasn't
+	Age           int64  // seconds since its age began to count; negative if it hasn't
 	CPUs          uint32 // 0 if unknown
 	MinNodes      uint32
 	TimeLimit     uint32 // minutes, or Unlimited
@@ -60,7 +62,12 @@ type Job struct {
 	// Factors as Slurm gives them: 0 to 1, or raw numbers with the flag
 	// NoNormal* of their kind.
 	AssocFactor, PartitionFactor, QOSFactor float64
-	TRES                                    []float64 // as long as Weights.TRES
+
+	// Fairshare is the fair-share factor, where it does not follow from a
+	// Ranking.
+	Fairshare float64
+
+	TRES []float64 // as long as Weights.TRES
 
 	Parts []JobPart // one for each partition if the job names several
 }
@@ -107,9 +114,10 @@ func (f *Factors) reset(n int) {
 	}
 }
 
-// AgeFactor is how long a job has waited, as a part of PriorityMaxAge, 0 to 1.
+// AgeFactor is how long a job has waited, as a part of PriorityMaxAge, 0 to 1;
+// 0 if its age is negative, that is if it doesn't count yet.
 func AgeFactor(age int64, maxAge uint32) float64 {
-	if age <= 0 {
+	if age < 0 {
 		return 0
 	}
 	if age >= int64(maxAge) {
@@ -121,30 +129,32 @@ func AgeFactor(age int64, maxAge uint32) float64 {
 // SizeFactor is how large a job is, 0 to 1; with PriorityFavorSmall how small.
 // As in Slurm it is the mean of the job's parts of the nodes and the CPUs; with
 // the flag SizeRelative it is the part of the CPUs (a node counts for the
-// average number) for each minute of the time limit.
+// average number) for each minute of the time limit. A job that is larger than
+// the cluster counts as being as large.
 func SizeFactor(job *Job, w *Weights, size ClusterSize) float64 {
-	large := meanSize(job, size)
-	if w.Flags.Has(SizeRelative) {
-		large = relativeSize(job, size)
+	switch {
+	case w.Flags.Has(SizeRelative) && w.FavorSmall:
+		return 1 - unit(relativeSize(job, size))
+	case w.Flags.Has(SizeRelative):
+		return unit(relativeSize(job, size))
+	case w.FavorSmall:
+		return unit(meanPart(job, size, func(of, all float64) float64 { return ratio(all-of, all) }))
 	}
-	large = unit(large)
-	if w.FavorSmall {
-		return 1 - large
-	}
-	return large
+	return unit(meanPart(job, size, ratio))
 }
 
-func meanSize(job *Job, size ClusterSize) float64 {
-	nodes := ratio(float64(job.MinNodes), float64(size.Nodes))
+// meanPart is the mean over nodes and CPUs, as far as these are known.
+func meanPart(job *Job, size ClusterSize, part func(of, all float64) float64) float64 {
+	nodes := part(float64(job.MinNodes), float64(size.Nodes))
 	if job.CPUs == 0 {
 		return nodes
 	}
-	return (nodes + ratio(float64(job.CPUs), float64(size.CPUs))) / 2
+	return (nodes + part(float64(job.CPUs), float64(size.CPUs))) / 2
 }
 
 func relativeSize(job *Job, size ClusterSize) float64 {
-	perNode := ratio(float64(size.CPUs), float64(size.Nodes))
-	cpus := max(float64(job.MinNodes)*perNode, float64(job.CPUs))
+	onNodes := ratio(float64(job.MinNodes)*float64(size.CPUs), float64(size.Nodes))
+	cpus := max(onNodes, float64(job.CPUs))
 	return ratio(cpus/float64(max(job.TimeLimit, 1)), float64(size.CPUs))
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"gpubudget/fairshare"
 )
@@ -23,7 +24,7 @@ func TestAgeFactor(t *testing.T) {
 		want   float64
 	}{
 		{0, 100, 0}, {-5, 100, 0}, {25, 100, 0.25}, {100, 100, 1}, {1 << 40, 100, 1},
-		{0, 0, 0}, {1, 0, 1}, {math.MaxInt64, math.MaxUint32, 1}, {math.MinInt64, 100, 0},
+		{0, 0, 1}, {1, 0, 1}, {-1, 0, 0}, {math.MaxInt64, math.MaxUint32, 1}, {math.MinInt64, 100, 0},
 	}
 	for _, test := range tests {
 		require.Equal(t, test.want, fairshare.AgeFactor(test.age, test.maxAge), "%d of %d", test.age, test.maxAge)
@@ -44,6 +45,7 @@ func TestSizeFactor(t *testing.T) {
 		{"small", fairshare.Job{MinNodes: 10, CPUs: 1280}, fairshare.Weights{FavorSmall: true}, cluster, 1 - 0.15},
 		{"small: nodes alone", fairshare.Job{MinNodes: 10}, fairshare.Weights{FavorSmall: true}, cluster, 0.9},
 		{"more than there is", fairshare.Job{MinNodes: 300, CPUs: 64000}, fairshare.Weights{}, cluster, 1},
+		{"small: more than there is", fairshare.Job{MinNodes: 300, CPUs: 64000}, fairshare.Weights{FavorSmall: true}, cluster, 0},
 		{"relative: CPUs a minute", fairshare.Job{MinNodes: 1, CPUs: 640, TimeLimit: 10}, fairshare.Weights{Flags: relative}, cluster, 0.01},
 		{"relative: CPUs of the nodes", fairshare.Job{MinNodes: 20, CPUs: 20, TimeLimit: 4}, fairshare.Weights{Flags: relative}, cluster, 0.05},
 		{"relative, small", fairshare.Job{MinNodes: 20, TimeLimit: 4}, fairshare.Weights{Flags: relative, FavorSmall: true}, cluster, 0.95},
@@ -65,6 +67,39 @@ func twoUsers() *fairshare.Ranking {
 	w := hours(0, 10)
 	b := budget(10, account("a", "root", 100, equal("u"), equal("v")), account("vacant", "root", 0))
 	return fairshare.Rank(fairshare.Input{Budget: b, Window: w, Charges: []fairshare.Charge{charge("a", "v", w, 1)}})
+}
+
+// The columns are added up in Slurm's order: cut to a whole number, the last bit
+// of a sum can make a difference of one.
+func TestAdditiveAddsUpAsSlurmDoes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		weight := rapid.Uint32Range(0, 1_000_000)
+		factor := rapid.Float64Range(0, 1)
+		w := fairshare.Weights{
+			Age: weight.Draw(t, "age"), Assoc: weight.Draw(t, "assoc"), Fairshare: weight.Draw(t, "fairshare"),
+			JobSize: weight.Draw(t, "size"), Partition: weight.Draw(t, "partition"), QOS: weight.Draw(t, "QOS"),
+			TRES: []float64{float64(weight.Draw(t, "TRES")), float64(weight.Draw(t, "TRES"))}, MaxAge: 1000,
+		}
+		job := fairshare.Job{
+			Age: rapid.Int64Range(0, 2000).Draw(t, "seconds"), MinNodes: 1, CPUs: rapid.Uint32Range(1, 6400).Draw(t, "CPUs"),
+			AssocFactor: factor.Draw(t, "assoc"), QOSFactor: factor.Draw(t, "QOS"), PartitionFactor: factor.Draw(t, "partition"),
+			Fairshare: factor.Draw(t, "fairshare"), TRES: []float64{factor.Draw(t, "TRES"), factor.Draw(t, "TRES")},
+			Site: rapid.Int64Range(-1000, 1000).Draw(t, "site"), Nice: rapid.Int64Range(-1000, 1000).Draw(t, "nice"),
+		}
+		job.Parts = []fairshare.JobPart{{Factor: factor.Draw(t, "part"), TRES: []float64{factor.Draw(t, "TRES"), factor.Draw(t, "TRES")}}}
+		var f fairshare.Factors
+		fairshare.NewAdditive(nil, w, cluster).Priority(&job, &f)
+
+		tres := f.TRES[0] + f.TRES[1]
+		sum := f.Age + f.Assoc + f.Fairshare + f.JobSize + f.Partition + f.QOS + tres + float64(job.Site) - float64(job.Nice)
+		require.Equal(t, uint32(max(sum, 1)), f.Priority)
+		part := &job.Parts[0]
+		tres = w.TRES[0]*part.TRES[0] + w.TRES[1]*part.TRES[1]
+		sum = float64(w.Partition)*part.Factor +
+			(f.Age + f.Assoc + f.Fairshare + f.JobSize + f.QOS + tres + float64(job.Site) - float64(job.Nice))
+		require.Equal(t, uint32(max(sum, 1)), part.Priority)
+		require.InDelta(t, float64(w.Fairshare)*job.Fairshare, f.Fairshare, 0)
+	})
 }
 
 func TestAdditive(t *testing.T) {

@@ -20,7 +20,7 @@
 
 /* Raised whenever a struct or a call below changes: both sides compare it at
  * start, so that a stale library is refused and not misread. */
-#define GPUB_ABI 1
+#define GPUB_ABI 2
 
 enum gpub_rc { GPUB_OK = 0, GPUB_ERROR = -1, GPUB_PANIC = -2, GPUB_ABI_MISMATCH = -3 };
 
@@ -181,6 +181,30 @@ struct gpub_assoc {
 	double usage_seconds;/* charged GPU-seconds in the window */
 };
 
+/* Whose shares priorities go by, as gpubudget.conf says. */
+enum gpub_shares { GPUB_SHARES_LEDGER = 0, GPUB_SHARES_SLURM };
+
+enum gpub_slurm_assoc_flag {
+	GPUB_ASSOC_USER = 1 << 0,          /* a user's, not an account's own */
+	GPUB_ASSOC_PARENT_SHARES = 1 << 1, /* Fairshare=parent */
+};
+
+/* One association with the shares that slurmdbd gives it, for
+ * GPUB_SHARES_SLURM. They come as a tree: root first, all others behind their
+ * parents, siblings in Slurm's order. */
+struct gpub_slurm_assoc {
+	uint32_t id;
+	uint32_t parent;       /* index of the nearest above with shares of its own; of root, 0 */
+	uint32_t shares;       /* Fairshare */
+	uint32_t flags;        /* gpub_slurm_assoc_flag */
+	double usage;          /* RawUsage */
+	double usage_rest;     /* what a double leaves out of it */
+	/* out */
+	double shares_norm, usage_norm, usage_efctv;
+	double level_fs;       /* DBL_MAX for infinity; 0 unless FAIR_TREE */
+	double fs_factor;      /* of users, with FAIR_TREE; else 0 */
+};
+
 /*
  * The calls, as libgpubudget.so exports them: gpub_start is of type
  * gpub_start_fn and so on. Types only, because Go declares the functions
@@ -202,6 +226,13 @@ typedef int (*gpub_pass_end_fn)(void);
 typedef int (*gpub_set_fn)(struct gpub_job *job, int64_t now_ms, struct gpub_factors *out);
 typedef int (*gpub_observe_fn)(const struct gpub_job *job, int64_t now_ms); /* one more sighting */
 typedef int (*gpub_standings_fn)(struct gpub_assoc *assocs, uint32_t count);
+
+/* A gpub_shares, in force until the next call: asked before each pass that
+ * prioritizes. With GPUB_SHARES_SLURM it is followed by gpub_slurm_shares, and
+ * jobs get the factors of their associations as worked out then; otherwise
+ * gpub_standings tells how associations stand. */
+typedef int (*gpub_shares_fn)(void);
+typedef int (*gpub_slurm_shares_fn)(struct gpub_slurm_assoc *assocs, uint32_t count);
 
 /* Optional: 1 if something has changed since the last pass began that should
  * not wait for the next one (a refresh, say), else 0. Asked once a second. */

@@ -14,7 +14,7 @@ import (
 // only during the call.
 
 // ABI is GPUB_ABI of bridge.h.
-const ABI = 1
+const ABI = 2
 
 // Result codes, enum gpub_rc of bridge.h.
 const (
@@ -185,6 +185,24 @@ type Assoc struct {
 	// out
 	Known                                                uint32
 	LevelFS, Factor, SharesNorm, UsageNorm, UsageSeconds float64
+}
+
+// AssocFlags is enum gpub_slurm_assoc_flag.
+type AssocFlags uint32
+
+// The flags of an association of Slurm's.
+const (
+	AssocUser         AssocFlags = 1 << iota // a user's, not an account's own
+	AssocParentShares                        // Fairshare=parent
+)
+
+// SlurmAssoc is struct gpub_slurm_assoc: one association with Slurm's shares.
+type SlurmAssoc struct {
+	ID, Parent, Shares uint32
+	Flags              AssocFlags
+	Usage, UsageRest   float64
+	// out
+	SharesNorm, UsageNorm, UsageEffective, LevelFS, Factor float64
 }
 
 // floats is the array of n doubles at p; nil if there is none.

@@ -6,11 +6,12 @@
 //
 // Its parts, each in a file of its own:
 //
-//	tracker    derives runs, demand and capacity from what passes show
-//	standing   ranks accounts and users, and makes priorities
-//	recorder   writes what the tracker derived to the spool, a file
-//	refresher  writes the spool to Postgres, and reads the snapshot from there
-//	snapshot   all that is known from Postgres; saved to a file
+//	tracker      derives runs, demand and capacity from what passes show
+//	standing     ranks accounts and users, and makes priorities
+//	slurmshares  has them go by slurmdbd's shares in place of the ledger's
+//	recorder     writes what the tracker derived to the spool, a file
+//	refresher    writes the spool to Postgres, and reads the snapshot from there
+//	snapshot     all that is known from Postgres; saved to a file
 //
 // Slurm's threads meet the first two only, under a lock that is never held
 // across I/O. The recorder and the refresher are goroutines of their own.
@@ -76,8 +77,10 @@ type Engine struct {
 	seen     fairshare.Seen     // what they have
 	scorer   scorer             // of the latest pass that gave priorities
 	prepared bool               // it is of this pass
-	tres     int                // how many TRES it weighs
-	spooled  fairshare.Instant  // when demand went to the spool
+	slurm    slurmShares
+	watching bool              // this pass is tracked, for there is a database to tell
+	tres     int               // how many TRES it weighs
+	spooled  fairshare.Instant // when demand went to the spool
 
 	// Memory that is used again.
 	job            fairshare.Job
@@ -96,7 +99,11 @@ func Start(h Host) (*Engine, error) {
 		h.Clock = time.Now
 	}
 	e := newEngine(h, c)
-	e.loadFiles()
+	if c.UsesDatabase() {
+		e.loadFiles()
+	} else {
+		e.logf(LogInfo, "shares are those of Slurm's associations; there is no DSN in %s, so nothing is recorded", c.Path)
+	}
 	e.services = startServices(e.panicked, service{"recorder", e.recorder.run}, service{"refresher", e.refresher.run})
 	e.logf(LogInfo, "version %s, cluster %s, Slurm %s", h.Version, e.cluster, h.SlurmVersion)
 	return e, nil
@@ -114,6 +121,8 @@ func (h Host) loadConf() (conf.Conf, error) {
 func newEngine(h Host, c conf.Conf) *Engine {
 	e := &Engine{host: h, cluster: h.Cluster, incarnation: newIncarnation(h.Clock())}
 	e.conf.Store(&c)
+	e.slurm.inForce = c.Shares == conf.SharesSlurm
+	e.watching = c.UsesDatabase()
 	if c.Cluster != "" {
 		e.cluster = c.Cluster
 	}
@@ -215,6 +224,10 @@ func (e *Engine) BeginPass(nowMS int64, c Cluster) {
 	e.answers = e.wanted.Swap(false)
 	e.size, e.seen, e.pending = c, fairshare.Seen{}, false
 	e.stands, e.prepared = false, false
+	if e.watching = e.conf.Load().UsesDatabase(); !e.watching {
+		e.tracker.now, e.tracker.broken = fairshare.Instant(nowMS), false
+		return
+	}
 	e.tracker.begin(fairshare.Instant(nowMS), c.GPUs)
 }
 
@@ -226,9 +239,14 @@ func (e *Engine) Observe(jobs []Job) {
 	defer func() { e.tracker.broken = e.tracker.broken || !whole }()
 	for i := range jobs {
 		j := &jobs[i]
-		e.tracker.observe(j)
-		if j.State == Pending {
-			e.pending = true
+		if e.watching {
+			e.tracker.observe(j)
+		}
+		if j.State != Pending {
+			continue
+		}
+		e.pending = true
+		if !e.slurm.inForce {
 			e.fill(&e.job, j, e.tracker.now)
 			e.seen.Add(&e.job)
 		}
@@ -248,8 +266,7 @@ func (e *Engine) Prioritize(jobs []Job, out []Factors) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.prepared {
-		e.stand(e.tracker.now)
-		e.prepare()
+		e.prepare(e.tracker.now)
 	}
 	for i := range jobs {
 		e.prioritize(&jobs[i], e.tracker.now, &out[i])
@@ -262,7 +279,9 @@ func (e *Engine) EndPass() error {
 	defer e.recorder.notify()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.tracker.end()
+	if e.watching {
+		e.tracker.end()
+	}
 	if e.answers && e.pending && !e.prepared {
 		e.wanted.Store(true) // it only looked
 	}
@@ -278,8 +297,7 @@ func (e *Engine) Set(j *Job, nowMS int64, out *Factors) error {
 	defer e.mu.Unlock()
 	now := fairshare.Instant(nowMS)
 	if e.scorer == nil {
-		e.stand(now)
-		e.prepare()
+		e.prepare(now)
 	}
 	e.prioritize(j, now, out)
 	return nil
@@ -290,7 +308,9 @@ func (e *Engine) Sight(j *Job, nowMS int64) {
 	defer e.recorder.notify()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.tracker.hint(j, fairshare.Instant(nowMS))
+	if e.watching {
+		e.tracker.hint(j, fairshare.Instant(nowMS))
+	}
 }
 
 // Standings fills in how associations stand, as of the last pass.

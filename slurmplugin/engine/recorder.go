@@ -81,6 +81,9 @@ func (r *recorder) run(ctx context.Context) {
 
 // retry opens the spool late, and saves what could not be saved.
 func (r *recorder) retry() {
+	if !r.engine.conf.Load().UsesDatabase() {
+		return
+	}
 	r.saving.Lock()
 	opened := r.opened
 	if !opened {

@@ -20,6 +20,9 @@ const (
 	stepTimeout  = 30 * time.Second
 	firstRetry   = 250 * time.Millisecond
 	longestRetry = 15 * time.Second
+	// idlePause is between two looks at whether there is a database by now; a
+	// reconfigure ends it.
+	idlePause = time.Hour
 	// leastGap keeps a busy ledger from having it read without a pause.
 	leastGap = 100 * time.Millisecond
 )
@@ -56,6 +59,11 @@ func (r *refresher) run(ctx context.Context) {
 	defer r.disconnect()
 	for retry := firstRetry; ctx.Err() == nil; {
 		r.reload()
+		if !r.engine.conf.Load().UsesDatabase() {
+			r.disconnect()
+			r.pause(ctx, idlePause)
+			continue
+		}
 		err := r.cycle(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -222,6 +230,7 @@ func (r *refresher) read(ctx context.Context, to *mark) error {
 		s.Spooled = old.Spooled
 	}
 	r.engine.install(s, now, to != nil)
+	r.engine.shadow()
 	r.save(false)
 	r.report(r.tidy())
 	return nil
@@ -325,6 +334,9 @@ func (r *refresher) reload() {
 		r.disconnect()
 	}
 	e.conf.Store(&c)
+	if c.Shares != old.Shares || c.FairTreeTies != old.FairTreeTies {
+		e.wanted.Store(true)
+	}
 }
 
 // pause waits for d, or until the ledger or the configuration changes.

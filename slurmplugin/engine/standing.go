@@ -88,25 +88,34 @@ func (e *Engine) stand(now fairshare.Instant) {
 }
 
 // prepare makes ready to give the jobs of this pass their priorities.
-func (e *Engine) prepare() {
+func (e *Engine) prepare(now fairshare.Instant) {
+	e.prepared, e.tres = true, len(e.weights.TRES)
 	size := fairshare.ClusterSize{Nodes: e.size.Nodes, CPUs: e.size.CPUs}
+	if e.slurm.inForce {
+		e.scorer = fairshare.NewAdditive(nil, e.weights, size)
+		return
+	}
+	e.stand(now)
 	if e.snapshot != nil && e.snapshot.Policy.Mode == budgets.Additive {
 		e.scorer = fairshare.NewAdditive(e.ranking, e.weights, size)
 	} else {
 		e.scorer = fairshare.NewStrict(e.ranking, e.weights, size, &e.seen)
 	}
-	e.prepared, e.tres = true, len(e.weights.TRES)
 }
 
 // fill is the job as fairshare takes it. It borrows the job's arrays.
 func (e *Engine) fill(to *fairshare.Job, j *Job, now fairshare.Instant) {
-	o := e.owners.of(j)
 	*to = fairshare.Job{
-		Account: o.account, User: o.user,
-		QOSPriority: j.QOSPriority, Nice: j.Nice, Site: j.Site,
+		Age: -1, QOSPriority: j.QOSPriority, Nice: j.Nice, Site: j.Site,
 		CPUs: j.CPUs, MinNodes: j.MinNodes, TimeLimit: j.TimeLimit,
 		AssocFactor: j.AssocFactor, PartitionFactor: j.PartFactor, QOSFactor: j.QOSFactor,
 		TRES: floats(j.TRES, len(e.weights.TRES)), Parts: to.Parts[:0],
+	}
+	if e.slurm.inForce {
+		to.Fairshare = e.slurm.factors[j.AssocID]
+	} else {
+		o := e.owners.of(j)
+		to.Account, to.User = o.account, o.user
 	}
 	if j.Accrue > 0 {
 		to.Age = max(0, unix(now)-j.Accrue)

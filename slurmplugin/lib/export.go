@@ -96,7 +96,7 @@ func gpub_configure(w *C.struct_gpub_weights) C.int {
 			Age: uint32(w.age), Assoc: uint32(w.assoc), Fairshare: uint32(w.fairshare),
 			JobSize: uint32(w.job_size), Partition: uint32(w.partition), QOS: uint32(w.qos),
 			TRES: weightsOf(w), MaxAge: uint32(w.max_age),
-			FavorSmall: w.favor_small != 0, Flags: fairshare.Flags(w.flags),
+			FavorSmall: w.favor_small != 0, Damping: uint32(w.damp_factor), Flags: fairshare.Flags(w.flags),
 		})
 		return nil
 	}))
@@ -198,6 +198,30 @@ func gpub_standings(assocs *C.struct_gpub_assoc, n C.uint32_t) C.int {
 	return C.int(withEngine("gpub_standings", func(e *engine.Engine) error {
 		e.Standings(unsafe.Slice((*engine.Assoc)(unsafe.Pointer(assocs)), int(n)))
 		return nil
+	}))
+}
+
+// gpub_shares tells whose shares the next pass goes by, as enum gpub_shares has
+// it. Without an engine they are the ledger's.
+//
+//export gpub_shares
+func gpub_shares() C.int {
+	shares := C.int(C.GPUB_SHARES_LEDGER)
+	withEngine("gpub_shares", func(e *engine.Engine) error {
+		if e.GoesBySlurm() {
+			shares = C.GPUB_SHARES_SLURM
+		}
+		return nil
+	})
+	return shares
+}
+
+// gpub_slurm_shares works out how Slurm's associations stand.
+//
+//export gpub_slurm_shares
+func gpub_slurm_shares(assocs *C.struct_gpub_slurm_assoc, n C.uint32_t) C.int {
+	return C.int(withEngine("gpub_slurm_shares", func(e *engine.Engine) error {
+		return e.SlurmShares(unsafe.Slice((*engine.SlurmAssoc)(unsafe.Pointer(assocs)), int(n)))
 	}))
 }
 

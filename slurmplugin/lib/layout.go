@@ -30,6 +30,8 @@ func layouts() []place {
 		gf engine.Factors
 		ca C.struct_gpub_assoc
 		ga engine.Assoc
+		cs C.struct_gpub_slurm_assoc
+		gs engine.SlurmAssoc
 		cc C.struct_gpub_cluster
 		gc engine.Cluster
 	)
@@ -102,6 +104,19 @@ func layouts() []place {
 		{"gpub_assoc.shares_norm", unsafe.Offsetof(ca.shares_norm), unsafe.Offsetof(ga.SharesNorm)},
 		{"gpub_assoc.usage_norm", unsafe.Offsetof(ca.usage_norm), unsafe.Offsetof(ga.UsageNorm)},
 		{"gpub_assoc.usage_seconds", unsafe.Offsetof(ca.usage_seconds), unsafe.Offsetof(ga.UsageSeconds)},
+
+		{"sizeof gpub_slurm_assoc", unsafe.Sizeof(cs), unsafe.Sizeof(gs)},
+		{"gpub_slurm_assoc.id", unsafe.Offsetof(cs.id), unsafe.Offsetof(gs.ID)},
+		{"gpub_slurm_assoc.parent", unsafe.Offsetof(cs.parent), unsafe.Offsetof(gs.Parent)},
+		{"gpub_slurm_assoc.shares", unsafe.Offsetof(cs.shares), unsafe.Offsetof(gs.Shares)},
+		{"gpub_slurm_assoc.flags", unsafe.Offsetof(cs.flags), unsafe.Offsetof(gs.Flags)},
+		{"gpub_slurm_assoc.usage", unsafe.Offsetof(cs.usage), unsafe.Offsetof(gs.Usage)},
+		{"gpub_slurm_assoc.usage_rest", unsafe.Offsetof(cs.usage_rest), unsafe.Offsetof(gs.UsageRest)},
+		{"gpub_slurm_assoc.shares_norm", unsafe.Offsetof(cs.shares_norm), unsafe.Offsetof(gs.SharesNorm)},
+		{"gpub_slurm_assoc.usage_norm", unsafe.Offsetof(cs.usage_norm), unsafe.Offsetof(gs.UsageNorm)},
+		{"gpub_slurm_assoc.usage_efctv", unsafe.Offsetof(cs.usage_efctv), unsafe.Offsetof(gs.UsageEffective)},
+		{"gpub_slurm_assoc.level_fs", unsafe.Offsetof(cs.level_fs), unsafe.Offsetof(gs.LevelFS)},
+		{"gpub_slurm_assoc.fs_factor", unsafe.Offsetof(cs.fs_factor), unsafe.Offsetof(gs.Factor)},
 
 		{"sizeof gpub_cluster", unsafe.Sizeof(cc), unsafe.Sizeof(gc)},
 		{"gpub_cluster.nodes", unsafe.Offsetof(cc.nodes), unsafe.Offsetof(gc.Nodes)},

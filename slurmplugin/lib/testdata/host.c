@@ -66,6 +66,7 @@ static void pass(void)
 	struct gpub_job_part parts[] = { { .factor = 1 }, { .factor = 0.5 } };
 	struct gpub_factors out[3] = { 0 };
 	struct gpub_assoc assoc = { .account = "physics" };
+	struct gpub_slurm_assoc tree[] = { { .id = 1 }, { .id = 2, .shares = 3, .flags = GPUB_ASSOC_USER }, { .id = 3, .shares = 1 } };
 
 	jobs[1].parts = parts;
 	jobs[1].parts_count = 2;
@@ -82,6 +83,8 @@ static void pass(void)
 	printf("set %d\n", CALL(set)(&jobs[0], 2000001000, &out[0]));
 	printf("sighting %d\n", CALL(observe)(&jobs[2], 2000001000));
 	printf("standings %d known %u\n", CALL(standings)(&assoc, 1), assoc.known);
+	printf("shares %d, slurm's %d", CALL(shares)(), CALL(slurm_shares)(tree, 3));
+	printf(" %g %g\n", tree[1].shares_norm, tree[2].shares_norm);
 	printf("wanted %d\n", CALL(wanted)());
 }
 
