@@ -58,6 +58,7 @@ type AccountStanding struct {
 // Pool is the direct users of an account as one, former members and guests
 // included. It is empty if the account has no members.
 type Pool struct {
+	Members        int // now
 	Entitled, Used GPUMillis
 	LevelFS        float64 // as in AccountStanding; what Rank goes by
 }
@@ -318,6 +319,7 @@ func (k *ranker) lone(a int) float64 {
 func (k *ranker) pool(a int) Pool {
 	due, used := k.level(a)
 	return Pool{
+		Members:  k.seats[a][1] - k.seats[a][0],
 		Entitled: k.due.direct[a].entitled(), Used: k.used.direct[a],
 		LevelFS: levelFS(k.due.direct[a].weight(), due, k.loads.direct[a], used),
 	}
