@@ -36,6 +36,8 @@ static const struct symbol symbols[] = {
 	{ "gpub_set", CALL(set), false },
 	{ "gpub_observe", CALL(observe), false },
 	{ "gpub_standings", CALL(standings), false },
+	{ "gpub_shares", CALL(shares), false },
+	{ "gpub_slurm_shares", CALL(slurm_shares), false },
 	{ "gpub_wanted", CALL(wanted), true },
 };
 

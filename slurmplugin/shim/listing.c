@@ -133,7 +133,9 @@ static double *weighted_tres(const struct listing *to, const job_record_t *job, 
  * priority. Where the columns are plain weights times factors, those of any
  * partition follow from its factors; they are right if they explain its
  * priority. Otherwise (columns packed by the library) what sets the partition
- * apart is shown under PARTITION, so that the row still adds up.
+ * apart is shown under PARTITION, so that the row still adds up. By Slurm's
+ * shares the columns always are plain, as sprio has them with
+ * priority/multifactor.
  */
 static void turn_to_partition(const struct listing *to, const job_record_t *job, const part_record_t *part,
 			      uint32_t priority, gpub_slurm_factors *row)
@@ -146,7 +148,7 @@ static void turn_to_partition(const struct listing *to, const job_record_t *job,
 
 	if (tres)
 		explained += sum(tres, row->tres_cnt) - sum(row->priority_tres, row->tres_cnt);
-	if (fabs(explained - gap) > 1) {
+	if (!slurm_shares_in_force() && fabs(explained - gap) > 1) {
 		row->priority_part += gap;
 		xfree(tres);
 		return;

@@ -252,6 +252,7 @@ static void run_pass(bool prioritize, struct gpub_job *batch)
 		.prioritize = prioritize,
 		.batch = batch,
 	};
+	bool by_slurm;
 
 	if (!job_list)
 		return;
@@ -259,10 +260,12 @@ static void run_pass(bool prioritize, struct gpub_job *batch)
 	pass.how.now = now.tv_sec;
 	pass.now_ms = now.tv_sec * (int64_t)1000 + now.tv_nsec / NS_PER_MS;
 	queue.count = 0;
+	by_slurm = prioritize && slurm_shares_update();
 	look_locked(&pass);
 	if (prioritize && !pass.failed) {
 		write_locked(&pass);
-		standings_update();
+		if (!by_slurm)
+			standings_update();
 	}
 	arena_reset(&arena);
 	debug("gpubudget: %s of %u jobs: %u prioritized, %u changed, %u left for the next; %.3f ms under the read lock, %.3f ms under the write lock",

@@ -28,6 +28,8 @@ struct gpub_engine {
 	gpub_set_fn set;
 	gpub_observe_fn observe;
 	gpub_standings_fn standings;
+	gpub_shares_fn shares;
+	gpub_slurm_shares_fn slurm_shares;
 	gpub_wanted_fn wanted; /* NULL if the library has none */
 };
 
@@ -125,6 +127,13 @@ void limits_job_end(job_record_t *job);
 void standings_update(void);
 /* One association; the caller holds the association manager's assoc lock. */
 void standings_update_one(slurmdb_assoc_rec_t *assoc);
+
+/* slurmshares.c: the same, by Slurm's own shares. */
+/* Asks the library whether priorities go by them, and if so brings all
+ * associations up to date. Takes its locks. */
+bool slurm_shares_update(void);
+/* What slurm_shares_update said last. */
+bool slurm_shares_in_force(void);
 
 /* listing.c: what sprio reads. */
 gpub_list factors_list(gpub_list job_ids, gpub_list uids, const char *partitions, uid_t uid);

@@ -86,6 +86,8 @@ void standings_update_one(slurmdb_assoc_rec_t *assoc)
 	const struct gpub_engine *e = __atomic_load_n(&engine, __ATOMIC_ACQUIRE);
 	struct gpub_assoc one = question(assoc);
 
-	if (e && e->standings(&one, 1) == GPUB_OK)
+	if (slurm_shares_in_force()) /* all are up to date, but for one that is new */
+		pass_wake();
+	else if (e && e->standings(&one, 1) == GPUB_OK)
 		answer(assoc, &one);
 }
