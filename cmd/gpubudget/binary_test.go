@@ -155,7 +155,8 @@ func testBashCompletes(t *testing.T) {
 func TestImportAsksSacctmgr(t *testing.T) {
 	s := newSession(t, pgtest.DB(t))
 	var asked [][]string
-	s.sacctmgr = func(_ context.Context, args ...string) ([]byte, error) {
+	s.slurm = func(_ context.Context, name string, args ...string) ([]byte, error) {
+		require.Equal(t, "sacctmgr", name)
 		asked = append(asked, args)
 		return os.ReadFile("assoc/testdata/show_assoc_parent_P.txt")
 	}

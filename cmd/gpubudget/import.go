@@ -108,7 +108,7 @@ func (p *program) askSacctmgr(c *cli.Context, cluster string) (*assoc.Listing, e
 	if cluster != "" {
 		args = append(args, "where", "cluster="+cluster)
 	}
-	out, err := p.sacctmgr(c.Context, args...)
+	out, err := p.slurm(c.Context, "sacctmgr", args...)
 	if err != nil {
 		return nil, err
 	}

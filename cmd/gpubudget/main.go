@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"os/user"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -31,7 +32,7 @@ func main() {
 		now:      time.Now,
 		zone:     time.Local,
 		actor:    unixActor(),
-		sacctmgr: runSacctmgr,
+		slurm:    runSlurm,
 	}
 	code := p.run(ctx, os.Args)
 	stop()
@@ -49,14 +50,25 @@ func unixActor() string {
 	return fmt.Sprintf("uid %d", os.Getuid())
 }
 
-// runSacctmgr is the output of Slurm's sacctmgr.
-func runSacctmgr(ctx context.Context, args ...string) ([]byte, error) {
-	command := exec.CommandContext(ctx, "sacctmgr", args...)
+// runSlurm is the output of one of Slurm's commands. Variables that would change
+// what squeue and sprio show are kept from it; SLURM_CONF is not.
+func runSlurm(ctx context.Context, name string, args ...string) ([]byte, error) {
+	if path := os.Getenv("SLURM_CONF"); path != "" {
+		if _, err := os.Stat(path); err != nil {
+			return nil, fmt.Errorf("run %s: SLURM_CONF: %w", name, err) // it would look for the file for a minute
+		}
+	}
+	command := exec.CommandContext(ctx, name, args...)
+	command.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return slices.ContainsFunc([]string{"SQUEUE_", "SPRIO_", "SLURM_CLUSTERS=", "SLURM_BITSTR_LEN="}, func(prefix string) bool {
+			return strings.HasPrefix(v, prefix)
+		})
+	})
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
 	out, err := command.Output()
 	if err != nil {
-		return nil, fmt.Errorf("run sacctmgr: %w: %s", err, strings.Join(strings.Fields(stderr.String()), " "))
+		return nil, fmt.Errorf("run %s: %w: %s", name, err, strings.Join(strings.Fields(stderr.String()), " "))
 	}
 	return out, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"gpubudget/cmd/gpubudget/queue"
 	"gpubudget/internal/slurmtime"
 )
 
@@ -31,8 +32,8 @@ type program struct {
 	patience       time.Duration // how long a question waits for its answer
 	now            func() time.Time
 	zone           *time.Location
-	actor          string // who acts, unless --actor says otherwise
-	sacctmgr       func(ctx context.Context, args ...string) ([]byte, error)
+	actor          string        // who acts, unless --actor says otherwise
+	slurm          queue.Command // runs one of Slurm's commands
 }
 
 // usageError is a command line that is wrong in itself.

@@ -5,7 +5,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -19,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"gpubudget/cmd/gpubudget/queue"
 	"gpubudget/fairshare"
 	"gpubudget/internal/pgtest"
 	"gpubudget/internal/slurmtime"
@@ -42,10 +42,10 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // session is one transcript's world.
 type session struct {
-	t        *testing.T
-	dsn      string
-	zone     *time.Location
-	sacctmgr func(context.Context, ...string) ([]byte, error)
+	t     *testing.T
+	dsn   string
+	zone  *time.Location
+	slurm queue.Command
 }
 
 func newSession(t *testing.T, dsn string) *session {
@@ -59,8 +59,8 @@ func newSession(t *testing.T, dsn string) *session {
 	t.Setenv("GPUBUDGET_CONF", emptyFile(t))
 	zone, err := time.LoadLocation("Europe/Berlin")
 	require.NoError(t, err)
-	return &session{t: t, dsn: dsn, zone: zone, sacctmgr: func(context.Context, ...string) ([]byte, error) {
-		return nil, errors.New("run sacctmgr: not found")
+	return &session{t: t, dsn: dsn, zone: zone, slurm: func(_ context.Context, name string, _ ...string) ([]byte, error) {
+		return nil, fmt.Errorf("run %s: not found", name)
 	}}
 }
 
@@ -79,7 +79,7 @@ func (s *session) program(stdin string, terminal bool) (p *program, stdout, stde
 	stdout, stderr = &bytes.Buffer{}, &bytes.Buffer{}
 	return &program{
 		stdin: strings.NewReader(stdin), stdout: stdout, stderr: stderr, terminal: terminal, patience: 30 * time.Second,
-		now: func() time.Time { return clock }, zone: s.zone, actor: "admin", sacctmgr: s.sacctmgr,
+		now: func() time.Time { return clock }, zone: s.zone, actor: "admin", slurm: s.slurm,
 	}, stdout, stderr
 }
 
