@@ -154,7 +154,7 @@ func judge(ctx context.Context, c *testcluster.Cluster, m *meter, final sample, 
 	}
 	worst, judged := final.worst(m)
 	var verdict strings.Builder
-	fmt.Fprintf(&verdict, "max share error %.1f points (%s); %d jobs of %d users, %.0f%% of %d GPUs busy; usage equals sacct: %.0f GPU-seconds",
+	fmt.Fprintf(&verdict, "max share error %.1f points (%s); %d jobs of %d users, %.0f%% of %d GPUs busy (Slurm fills a gap within a second); usage equals sacct: %.0f GPU-seconds",
 		worst, final.shares(), record.Runs, len(users()), 100*final.occupancy(), c.GPUs(), float64(record.Used)/1000)
 	for _, team := range m.idleTeams() {
 		fmt.Fprintf(&verdict, "; %s, at times without demand, is not judged", team)
