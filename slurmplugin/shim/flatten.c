@@ -190,11 +190,17 @@ void flatten_sighting(const struct flattening *how, const job_record_t *job, str
 	flatten_size(how, job, out);
 }
 
+/* With CALCULATE_RUNNING sprio lists jobs that have ended as well; like
+ * priority/multifactor, keep what it shows of them up to date by Fair Tree only. */
 bool job_wants_priority(const job_record_t *job, uint32_t flags)
 {
 	if (!job->priority || job->direct_set_prio || !job->details || IS_JOB_POWER_UP_NODE(job))
 		return false;
-	return IS_JOB_PENDING(job) || (flags & GPUB_FLAG_CALCULATE_RUNNING && !IS_JOB_FINISHED(job));
+	if (IS_JOB_PENDING(job))
+		return true;
+	if (!(flags & GPUB_FLAG_CALCULATE_RUNNING))
+		return false;
+	return flags & GPUB_FLAG_FAIR_TREE || !(IS_JOB_FINISHED(job) || IS_JOB_COMPLETING(job));
 }
 
 double part_factor(const part_record_t *part, uint32_t flags)
