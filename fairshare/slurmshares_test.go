@@ -252,6 +252,13 @@ func TestSlurmSharesHoldsForAnyTree(t *testing.T) {
 				if !x.User || !y.User || !better(got, i, j) {
 					continue
 				}
+				if p.TiesApart {
+					// Slurm hands "tied" on past an account without users: the first
+					// user below the next of its equals then shares a rank with
+					// whoever came before both.
+					require.GreaterOrEqual(t, x.Factor, y.Factor, "%d not behind %d: %+v", i, j, got)
+					continue
+				}
 				require.Greater(t, x.Factor, y.Factor, "%d before %d: %+v", i, j, got)
 			}
 		}
