@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -249,7 +250,9 @@ func (c *Cluster) startSlurmdbd(ctx context.Context) error {
 
 // StartSlurmctld starts slurmctld and returns when it answers.
 func (c *Cluster) StartSlurmctld(ctx context.Context) error {
-	if err := c.spawn("slurmctld", c.slurm, "slurmctld", "-D", "-f", c.SlurmConf()); err != nil {
+	// env, which spawn runs, takes settings before the command.
+	args := slices.Concat(c.opts.SlurmctldEnv, []string{"slurmctld", "-D", "-f", c.SlurmConf()})
+	if err := c.spawn("slurmctld", c.slurm, args...); err != nil {
 		return err
 	}
 	if err := c.waitListening(ctx, "slurmctld", c.ports.slurmctld()); err != nil {

@@ -62,6 +62,8 @@ type Options struct {
 	// SlurmConf are lines of slurm.conf: they replace those of the same key,
 	// but NodeName and PartitionName add to what is there.
 	SlurmConf []string
+	// SlurmctldEnv are NAME=VALUE settings of slurmctld's environment.
+	SlurmctldEnv []string
 	// Conf are lines of gpubudget.conf by key; a refresh and a calculation
 	// every second are the defaults here.
 	Conf map[string]string

@@ -12,9 +12,21 @@ import (
 	"syscall"
 )
 
-// firstUID is the uid and gid of a cluster's first own user: above what login
-// programs hand out, below the 16-bit limit.
-const firstUID = 61000
+// Uids, and gids, of a cluster's own users: above what login programs hand out.
+// The first few lie below the 16-bit limit, and with it below "nobody".
+const (
+	firstUID = 61000
+	lastUID  = 64999
+	moreUIDs = 100000 // from here on, if those are not enough
+)
+
+// uid is the uid of the cluster's own user number i.
+func uid(i int) uint32 {
+	if firstUID+i <= lastUID {
+		return uint32(firstUID + i)
+	}
+	return uint32(moreUIDs + i - (lastUID - firstUID + 1))
+}
 
 // account is somebody processes of the cluster run as.
 type account struct {
@@ -51,7 +63,7 @@ func writeUsers(dir string, names []string) (map[string]account, error) {
 	var passwd, group strings.Builder
 	users := make(map[string]account, len(names))
 	for i, name := range names {
-		id := uint32(firstUID + i)
+		id := uid(i)
 		u := newAccount(name, id, id, filepath.Join(dir, "home", name))
 		if _, twice := users[name]; twice {
 			return nil, fmt.Errorf("user %s is named twice", name)
@@ -77,4 +89,13 @@ func writeUsers(dir string, names []string) (map[string]account, error) {
 		}
 	}
 	return users, nil
+}
+
+// UID is the uid, and the gid, of one of the cluster's own users.
+func (c *Cluster) UID(name string) (uint32, error) {
+	u, ok := c.users[name]
+	if !ok {
+		return 0, fmt.Errorf("%s is no user of the cluster", name)
+	}
+	return u.uid, nil
 }

@@ -157,7 +157,7 @@ Then, for example:
   sprio -l
   gshare -a
   gpubudget tree
-  gpubudget share set speech 80%% --why 'conference deadline'
+  gpubudget share set text 50%% --why 'speech has a deadline'
   squeue --sort=-p
 Logs: %[1]s/log. The end: make cluster-down
 `, dir, here, userList(), testcluster.WrapperPath(link), sampleUsers[0])
