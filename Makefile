@@ -14,6 +14,10 @@ LDFLAGS := -X main.version=$(VERSION)
 # another user (a container's mount) must not stop the build.
 GO := go
 GOBUILD := $(GO) build -trimpath -buildvcs=false -ldflags "$(LDFLAGS)"
+# make bench: numbers of pending jobs, and how many recalculations are measured
+# at each. There is one a minute.
+BENCH_JOBS := 1000,10000
+BENCH_PASSES := 3
 LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 # The packages whose tests start whole clusters run after the others and one at
@@ -88,8 +92,19 @@ $(BUILD)/bin/golangci-lint: Makefile
 	@touch $@
 
 .PHONY: bench
-bench: ## benchmarks of the mathematics and the stores
-	@$(GO) test -run '^$$' -bench . -benchmem ./fairshare ./budgets ./usage ./slurmplugin/...
+bench: build bench-tools ## our plugin beside Slurm's own on real slurmctlds (BENCH_JOBS=1000,10000,100000), then microbench
+	@bin/bench -jobs $(BENCH_JOBS) -passes $(BENCH_PASSES) -tools $(BUILD)/bench
+	@$(MAKE) --no-print-directory microbench
+
+.PHONY: microbench
+microbench: ## benchmarks of the mathematics, the stores and the engine, to be compared by benchstat
+	@$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./fairshare ./budgets ./usage ./slurmplugin/...
+
+.PHONY: bench-tools
+bench-tools: provision
+	@mkdir -p bin
+	@$(MAKE) --no-print-directory --silent -C internal/bench/tools SLURM_SRC=$(BUILD)/slurm/src SLURM_BUILD=$(BUILD)/slurm/obj OUT=$(BUILD)/bench
+	@$(GOBUILD) -o bin/ ./internal/bench/cmd/bench
 
 .PHONY: clean
 clean: ## remove what was built, but not the Slurm source nor a running cluster

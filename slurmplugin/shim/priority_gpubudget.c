@@ -22,7 +22,7 @@ const uint32_t plugin_version = SLURM_VERSION_NUMBER;
  * controller around then, and nothing to start. */
 static bool in_slurmctld(void)
 {
-	return &job_list && lock_slurmctld && &slurmctld_tres_cnt;
+	return &job_list && &slurmctld_tres_cnt;
 }
 
 static int configure(void)
