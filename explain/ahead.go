@@ -19,6 +19,8 @@ const (
 	SetByHand Cause = "set_by_hand"
 	// Funded: its account has a budget.
 	Funded Cause = "funded"
+	// Guest: it is a member's, and the subject is none.
+	Guest Cause = "guest"
 	// Tree: its account, or in additive priority its user, is served first where
 	// the paths part.
 	Tree Cause = "tree"
@@ -191,7 +193,7 @@ func (x *explainer) whyAccount(mine, theirs Subject) (why Why, ok bool) {
 	if x.explanation.Strict && here && there && b.Funded && !a.Funded {
 		return Why{Cause: Funded}, true
 	}
-	return Why{Cause: Tree, Parting: x.parting(mine, theirs)}, true
+	return x.whyTree(mine, theirs), true
 }
 
 // parting is where two paths part, nil if they don't. Strict priority compares
@@ -207,6 +209,28 @@ func (x *explainer) pooled(mine, theirs Subject) bool {
 	return x.explanation.Strict && mine.Account != theirs.Account
 }
 
+// whyTree tells where the paths part, if theirs is served first.
+func (x *explainer) whyTree(mine, theirs Subject) Why {
+	if x.outside(mine, theirs) {
+		return Why{Cause: Guest}
+	}
+	cause := Tree
+	if x.explanation.Strict && mine.Account == theirs.Account {
+		cause = User
+	}
+	return Why{Cause: cause, Parting: x.parting(mine, theirs)}
+}
+
+// outside tells whether mine is a user who isn't compared at the level that
+// decides, because he is no member of his account. Strict priority compares
+// accounts first, unless his has no members at all.
+func (x *explainer) outside(mine, theirs Subject) bool {
+	if _, member := x.ranking.User(mine.Account, mine.User); member || mine.User == "" {
+		return false
+	}
+	return !x.pooled(mine, theirs) || x.rank(mine.Account) == 0
+}
+
 // whyDigits compares two jobs whose accounts share a place, digit by digit.
 func (x *explainer) whyDigits(mine, theirs *Pending) Why {
 	a, b := &mine.Factors, &theirs.Factors
@@ -216,7 +240,10 @@ func (x *explainer) whyDigits(mine, theirs *Pending) Why {
 	case b.Nice < a.Nice:
 		return Why{Cause: Nice, Column: "NICE", Points: float64(a.Nice - b.Nice)}
 	case b.Fairshare > a.Fairshare:
-		return Why{Cause: User, Column: "FAIRSHARE", Points: b.Fairshare - a.Fairshare, Parting: x.parting(mine.Owner, theirs.Owner)}
+		if mine.Owner.Account != theirs.Owner.Account || mine.Owner.User == theirs.Owner.User {
+			return Why{Cause: Column, Column: "FAIRSHARE", Points: b.Fairshare - a.Fairshare}
+		}
+		return x.whyTree(mine.Owner, theirs.Owner)
 	}
 	return greatest([]column{
 		{"AGE", b.Age - a.Age}, {"JOBSIZE", b.JobSize - a.JobSize}, {"ASSOC", b.Assoc - a.Assoc}, {"SITE", float64(b.Site - a.Site)},
@@ -274,9 +301,6 @@ func (x *explainer) queueAhead() {
 		why, ahead := x.whyAccount(s, theirs)
 		if !ahead {
 			continue
-		}
-		if s.Account == theirs.Account {
-			why.Cause = User
 		}
 		found.add(theirs, x.rank(q.Account), q.PendingJobs, q.PendingGPUs, why)
 	}

@@ -4,6 +4,7 @@ package explain
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"sort"
 	"time"
@@ -348,11 +349,14 @@ const shareStep = fairshare.Whole / 10_000
 // there is none, or if the side has no share of its own.
 func (x *explainer) levelShare(p Pair, theirs Subject) (c Change, ok bool) {
 	c = Change{Kind: Share, Mine: p.Mine, Theirs: p.Theirs, Rival: theirs}
-	if p.Mine.Users {
-		return c, false
+	if p.Mine.Users || math.IsInf(p.Theirs.LevelFS, 1) {
+		return c, false // nothing to set, or nothing that would help
 	}
 	c.Has, c.Free = x.shares(p.Mine)
 	in := x.rec.Input()
+	if x.pooled(x.explanation.Subject, theirs) {
+		in.Charges = byAccount(in.Charges)
+	}
 	level := func(n int) bool {
 		in.Budget = withShare(x.rec.Budget, p.Mine, fairshare.Share(n)*shareStep)
 		return order(fairshare.Rank(in), x.explanation.Strict, x.explanation.Subject, theirs) >= 0

@@ -77,6 +77,16 @@ func Account(rec *report.Record, s Subject) (e *Explanation, ok bool) {
 	return x.explanation, true
 }
 
+// Path explains how an account or one of its users stands, and no more.
+func Path(rec *report.Record, s Subject) (e *Explanation, ok bool) {
+	x := newExplainer(rec, s)
+	if _, ok := x.ranking.Account(s.Account); !ok {
+		return nil, false
+	}
+	x.start()
+	return x.explanation, true
+}
+
 // explainer makes one explanation.
 type explainer struct {
 	rec         *report.Record

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	hour   = fairshare.Instant(3_600_000)
+	hour = fairshare.Instant(3_600_000)
 )
 
 func period(from, until fairshare.Instant) fairshare.Period {
@@ -211,9 +211,26 @@ func TestUnfundedAndGuest(t *testing.T) {
 	require.True(t, e.Guest)
 	require.Equal(t, 7*fairshare.GPUHour, e.Path[2].Used)
 	require.Equal(t, "v", e.Ahead[0].First.User)
+	require.Equal(t, Guest, e.Ahead[0].Why.Cause)
 
 	_, ok := Account(rec, Subject{Account: "stray"})
 	require.False(t, ok)
+}
+
+// A job in an account that has child accounts only comes after all that have a
+// rank; the account itself is placed among its siblings.
+func TestAccountWithoutUsers(t *testing.T) {
+	for _, mode := range []string{budgets.Strict, budgets.Additive} {
+		rec := record(mode, account("p", "root", 50), account("p1", "p", 40, equal("u")), account("q", "root", 20, equal("v")))
+		rec.Charged = []fairshare.Charge{charge("q", "v", period(0, 10), 10), charge("p", "g", period(0, 10), 1), charge("p1", "u", period(0, 10), 1)}
+		rec.Queue = []usage.Queue{{Account: "q", User: "v", PendingJobs: 1, PendingGPUs: 1}, {Account: "p1", User: "u", PendingJobs: 1, PendingGPUs: 1}}
+		require.Empty(t, explained(t, rec, Subject{Account: "p"}).Ahead)
+		e := explained(t, rec, Subject{"p", "g"})
+		require.Equal(t, "p1 q", rivalNames(e))
+		for _, r := range e.Ahead {
+			require.Equal(t, Why{Cause: Guest}, r.Why)
+		}
+	}
 }
 
 // pending makes a job of strict priority out of its columns.
@@ -253,7 +270,7 @@ func TestJobsAhead(t *testing.T) {
 		got = append(got, fmt.Sprint(r.Account, " ", r.Why.Cause, " ", r.Why.Column, " ", r.Jobs, " ", r.GPUs))
 	}
 	require.Equal(t, []string{
-		"a set_by_hand  1 1", "b tree  6 12", "a qos QOS 1 2", "a nice NICE 1 2", "a user FAIRSHARE 1 2", "a column AGE 1 2", "a earlier  1 2",
+		"a set_by_hand  1 1", "b tree  6 12", "a qos QOS 1 2", "a nice NICE 1 2", "a user  1 2", "a column AGE 1 2", "a earlier  1 2",
 	}, got)
 	require.EqualValues(t, 6, changeOf(t, e, Within).Jobs)
 

@@ -83,7 +83,7 @@ func order(r *fairshare.Ranking, strict bool, mine, theirs Subject) int {
 		return boolOrder(here, there)
 	case strict && mine.Account == theirs.Account:
 		return orderOfUsers(r, mine, theirs, func(u *fairshare.UserStanding) int { return u.Level })
-	case strict && a.Rank > 0 && b.Rank > 0:
+	case strict && (a.Rank > 0 || mine.User != "") && (b.Rank > 0 || theirs.User != ""):
 		return fairshare.ComparePlaces(a, b)
 	case strict && a.Funded != b.Funded:
 		return boolOrder(a.Funded, b.Funded)

@@ -107,6 +107,7 @@ func (p *program) commands() []*cli.Command {
 		p.depositCommand(),
 		p.transferCommand(),
 		p.treeCommand(),
+		p.explainCommand(),
 		p.ledgerCommand(),
 		p.policyCommand(),
 		p.importCommand(),

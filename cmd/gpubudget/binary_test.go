@@ -64,6 +64,9 @@ func testExitCodes(t *testing.T) {
 		{`gpubudget --dsn "$GPUBUDGET_TEST_DSN" account list -nP`, 0, "vision|root|30%|30%|0\n"},
 		{`gpubudget --dsn "$GPUBUDGET_TEST_DSN" share set vision 101`, 1, "more than 100%"},
 		{`gpubudget --dsn "$GPUBUDGET_TEST_DSN" ledger -nP > /dev/full`, 1, "no space left on device"},
+		{`SLURM_CONF=/nonexistent gpubudget --dsn "$GPUBUDGET_TEST_DSN" explain 12`, 1, "job 12 can't be explained: run squeue: SLURM_CONF: stat /nonexistent: no such file or directory: try where squeue works"},
+		{`PATH=$(dirname "$(command -v gpubudget)") gpubudget --dsn "$GPUBUDGET_TEST_DSN" explain 12_3`, 1, "squeue is not on the PATH"},
+		{`SLURM_CONF=/nonexistent gpubudget --dsn "$GPUBUDGET_TEST_DSN" explain vision -nP`, 0, "path|vision||30%|30%|0.00|0.00|"},
 		{`SUDO_USER=ann gpubudget --dsn "$GPUBUDGET_TEST_DSN" -Q share set vision 31 && gpubudget --dsn "$GPUBUDGET_TEST_DSN" ledger --actor ann -nP`, 0, "|ann|share_set|vision||share 31%|"},
 	} {
 		t.Run(tc.line, func(t *testing.T) {
@@ -137,6 +140,8 @@ func testBashCompletes(t *testing.T) {
 		{"gpubudget user remove a", "abe ann"},
 		{"gpubudget user remove ann sp", "speech"},
 		{"gpubudget ledger -A v", "video vision"},
+		{"gpubudget explain v", "video vision"},
+		{"gpubudget explain speech/a", "speech/abe speech/ann"},
 		{"gpubudget ledger --kind dep", "deposit"},
 		{"gpubudget policy set l", "lookback"},
 		{"gpubudget -M h", "hydra"},

@@ -37,6 +37,7 @@ var argumentNames = map[string][]names{
 	"deposit":        {accountNames, nil},
 	"transfer":       {accountNames, accountNames, nil},
 	"tree":           {accountNames},
+	"explain":        {subjectNames},
 	"policy get":     {settingNames},
 	"policy set":     {settingNames, nil},
 	"policy history": {settingNames},
@@ -74,6 +75,9 @@ func (p *program) complete(c *cli.Context) error {
 	}
 	current := words[len(words)-1]
 	for _, candidate := range p.candidates(c, words[:len(words)-1], current) {
+		if strings.Contains(candidate, "/") && !strings.Contains(current, "/") {
+			continue // a user of an account: once that is typed
+		}
 		if strings.HasPrefix(candidate, current) {
 			fmt.Fprintln(p.stdout, candidate)
 		}
@@ -173,6 +177,31 @@ func accountNames(c *cli.Context, db *database) ([]string, error) {
 		out[i] = a.Name
 	}
 	return out, nil
+}
+
+// subjectNames is accounts and their users. Jobs are not asked for: nobody waits
+// for slurmctld at the Tab key.
+func subjectNames(c *cli.Context, db *database) ([]string, error) {
+	accounts, err := accountNames(c, db)
+	if err != nil {
+		return nil, err
+	}
+	cluster, err := db.cluster(c)
+	if err != nil {
+		return nil, err
+	}
+	now, err := db.now(c.Context)
+	if err != nil {
+		return nil, err
+	}
+	users, err := db.ledger.Users(c.Context, cluster, "", now)
+	if err != nil {
+		return nil, err
+	}
+	for _, u := range users {
+		accounts = append(accounts, u.Account+"/"+u.Name)
+	}
+	return accounts, nil
 }
 
 func userNames(c *cli.Context, db *database) ([]string, error) {

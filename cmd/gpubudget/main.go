@@ -7,6 +7,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -67,6 +68,9 @@ func runSlurm(ctx context.Context, name string, args ...string) ([]byte, error) 
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
 	out, err := command.Output()
+	if errors.Is(err, exec.ErrNotFound) {
+		return nil, fmt.Errorf("%s is not on the PATH", name)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("run %s: %w: %s", name, err, strings.Join(strings.Fields(stderr.String()), " "))
 	}

@@ -36,6 +36,9 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 //	$ gpubudget ...          a command; a line that ends with \ goes on
 //	$ [y] gpubudget ...      the same at a terminal, with the answer y
 //	$ [capacity 64] TIME     records a capacity of the cluster titan
+//	$ [run vision/ann 8] FROM UNTIL         records a run, on 8 GPUs; it lasts if UNTIL is -
+//	$ [queue vision/ann 3 12] TIME          adds 3 pending jobs for 12 GPUs to the queue seen then
+//	$ [slurm NAME]           lets squeue and sprio print testdata/NAME.squeue and NAME.sprio
 //
 // After "<" stands a file that is standard input. What goes to stderr follows
 // stdout with "! " before each line; an exit code other than 0 comes last.
@@ -45,6 +48,8 @@ type session struct {
 	t     *testing.T
 	dsn   string
 	zone  *time.Location
+	queue []usage.Queue
+	runs  uint32
 	slurm queue.Command
 }
 
@@ -181,9 +186,7 @@ func (s *session) replay(text string) string {
 func (s *session) execute(command string) string {
 	s.t.Helper()
 	terminal, answer := false, ""
-	if rest, ok := strings.CutPrefix(command, "[capacity "); ok {
-		gpus, at, _ := strings.Cut(rest, "] ")
-		s.recordCapacity(gpus, at)
+	if s.record(command) {
 		return ""
 	}
 	if rest, ok := strings.CutPrefix(command, "["); ok {
@@ -246,16 +249,94 @@ func splitWords(t *testing.T, line string) []string {
 	return words
 }
 
-func (s *session) recordCapacity(gpus, at string) {
+// record does what a line says that is no command, if it is such a line.
+func (s *session) record(line string) bool {
 	s.t.Helper()
-	n, err := strconv.ParseInt(gpus, 10, 64)
+	rest, inBrackets := strings.CutPrefix(line, "[")
+	what, times, _ := strings.Cut(rest, "]")
+	words, at := strings.Fields(what), strings.Fields(times)
+	if !inBrackets || len(words) == 0 {
+		return false
+	}
+	switch words[0] {
+	case "capacity":
+		s.recordCapacity(words[1], at[0])
+	case "run":
+		s.recordRun(words[1:], at)
+	case "queue":
+		s.recordQueue(words[1:], at[0])
+	case "slurm":
+		s.slurm = slurmOf(s.t, words[1])
+	default:
+		return false
+	}
+	return true
+}
+
+func (s *session) number(text string) int64 {
+	s.t.Helper()
+	n, err := strconv.ParseInt(text, 10, 64)
 	require.NoError(s.t, err)
-	since, err := slurmtime.Reader{Now: clock.In(s.zone)}.Read(at)
+	return n
+}
+
+func (s *session) time(text string) time.Time {
+	s.t.Helper()
+	at, err := slurmtime.Reader{Now: clock.In(s.zone)}.Read(text)
 	require.NoError(s.t, err)
-	pool, err := pgxpool.New(context.Background(), s.dsn)
+	return at
+}
+
+// used runs do with the store of what was used.
+func (s *session) used(do func(ctx context.Context, u *usage.Store) error) {
+	s.t.Helper()
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, s.dsn)
 	require.NoError(s.t, err)
 	defer pool.Close()
-	require.NoError(s.t, usage.NewStore(pool).WriteCapacity(context.Background(), "titan", since, fairshare.MilliGPUs(n)*fairshare.GPU))
+	require.NoError(s.t, do(ctx, usage.NewStore(pool)))
+}
+
+func (s *session) recordCapacity(gpus, at string) {
+	s.t.Helper()
+	s.used(func(ctx context.Context, u *usage.Store) error {
+		return u.WriteCapacity(ctx, "titan", s.time(at), fairshare.MilliGPUs(s.number(gpus))*fairshare.GPU)
+	})
+}
+
+func (s *session) recordRun(what, at []string) {
+	s.t.Helper()
+	s.runs++
+	account, user, _ := strings.Cut(what[0], "/")
+	run := usage.Run{
+		Cluster: "titan", JobID: s.runs, ArrayTaskID: usage.NoTask, Account: account, User: user, Partition: "gpu", QOS: "normal",
+		GPUs: s.number(what[1]), Allocated: true, StartedAt: s.time(at[0]), SeenAt: s.time(at[0]),
+	}
+	if at[1] != "-" {
+		end := s.time(at[1])
+		run.EndedAt, run.EndState, run.SeenAt = &end, "COMPLETED", end
+	}
+	s.used(func(ctx context.Context, u *usage.Store) error { return u.WriteRuns(ctx, []usage.Run{run}) })
+}
+
+func (s *session) recordQueue(what []string, at string) {
+	s.t.Helper()
+	account, user, _ := strings.Cut(what[0], "/")
+	s.queue = append(s.queue, usage.Queue{Account: account, User: user, PendingJobs: s.number(what[1]), PendingGPUs: s.number(what[2])})
+	s.used(func(ctx context.Context, u *usage.Store) error {
+		if err := u.Heartbeat(ctx, usage.Recorder{Cluster: "titan", Incarnation: "1", Host: "ctl", Version: "test", SeenAt: s.time(at)}); err != nil {
+			return err
+		}
+		return u.WriteQueue(ctx, "titan", s.time(at), s.queue)
+	})
+}
+
+// slurmOf prints files that Slurm's commands have printed.
+func slurmOf(t *testing.T, name string) queue.Command {
+	t.Helper()
+	return func(_ context.Context, command string, _ ...string) ([]byte, error) {
+		return os.ReadFile(filepath.Join("testdata", name+"."+command))
+	}
 }
 
 var (
