@@ -51,7 +51,7 @@ func Read(ctx context.Context, b *budgets.Store, u *usage.Store, cluster string,
 	if r.Budget, err = b.Load(ctx, cluster, ahead); err != nil {
 		return nil, fmt.Errorf("report on %s: %w", cluster, err)
 	}
-	if err := u.Snapshot(ctx, func(u *usage.Store) error { return r.read(ctx, u) }); err != nil {
+	if err := u.Snapshot(ctx, func(u *usage.Store) error { return r.read(ctx, u, o) }); err != nil {
 		return nil, fmt.Errorf("report on %s: %w", cluster, err)
 	}
 	r.date(o)
@@ -59,8 +59,9 @@ func Read(ctx context.Context, b *budgets.Store, u *usage.Store, cluster string,
 }
 
 // read reads what usage has to say.
-func (r *Record) read(ctx context.Context, u *usage.Store) (err error) {
-	if r.Charged, r.Free, err = u.Charges(ctx, r.Cluster, r.Window, r.Budget.Moves()...); err != nil {
+func (r *Record) read(ctx context.Context, u *usage.Store, o Options) (err error) {
+	cuts := append(r.Budget.Moves(), o.cuts(r.Window, r.Policy.Bucket)...)
+	if r.Charged, r.Free, err = u.Charges(ctx, r.Cluster, r.Window, cuts...); err != nil {
 		return err
 	}
 	if r.Open, err = u.OpenRuns(ctx, r.Cluster); err != nil {

@@ -6,6 +6,7 @@ package report
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"gpubudget/budgets"
@@ -23,6 +24,28 @@ type Options struct {
 	// as old: runs that were open then are counted up to its last sign of life
 	// and no further. 0 is DefaultStaleAfter.
 	StaleAfter time.Duration
+	// Pieces is into how many pieces, at least, charges of ended runs are to be
+	// split over the window, and Cuts where they are to be split besides: for
+	// who moves the window on. What is charged in it does not depend on that.
+	Pieces int
+	Cuts   []fairshare.Instant
+}
+
+// cuts are the instants at which charges in a window are to be split, if they
+// come in buckets of a length.
+func (o Options) cuts(w fairshare.Period, bucket time.Duration) []fairshare.Instant {
+	cuts := slices.Clone(o.Cuts)
+	if o.Pieces == 0 {
+		return cuts
+	}
+	piece := fairshare.Instant(max(w.Millis()/int64(o.Pieces), 1))
+	if bucket.Milliseconds() <= int64(piece) {
+		return cuts
+	}
+	for at := w.From + piece; at < w.Until; at += piece {
+		cuts = append(cuts, at)
+	}
+	return cuts
 }
 
 // Report is how a cluster's accounts and users stand at one time.

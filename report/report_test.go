@@ -143,6 +143,32 @@ func TestReportRanksAsThePluginDoes(t *testing.T) {
 	}
 }
 
+// However finely charges are split, what is charged stays the same, and where
+// they are split a window that has moved on is exact.
+func TestSplitCharges(t *testing.T) {
+	db := pgtest.Pool(t)
+	reporttest.Load(t, db)
+	read := func(now time.Time, o report.Options) *report.Record {
+		r, err := report.Read(ctx, budgets.NewStore(db), usage.NewStore(db), reporttest.Cluster, now, o)
+		require.NoError(t, err)
+		return r
+	}
+	now := reporttest.Now
+	whole := read(now, report.Options{})
+	pieces := read(now, report.Options{Pieces: 1000}) // of ten minutes
+	cut := read(now, report.Options{Cuts: []fairshare.Instant{fairshare.At(reporttest.Start.Add(50*time.Hour + 20*time.Minute))}})
+	require.Equal(t, fairshare.Rank(whole.Input()), fairshare.Rank(pieces.Input()))
+	require.Equal(t, fairshare.Rank(whole.Input()), fairshare.Rank(cut.Input()))
+	require.Less(t, len(whole.Charged), len(cut.Charged))
+	require.Less(t, len(cut.Charged), len(pieces.Charged))
+	require.Equal(t, whole.Charged, read(now, report.Options{Pieces: 100}).Charged, "hours are finer")
+
+	later := fairshare.At(reporttest.Start.Add(50*time.Hour + 20*time.Minute))
+	moved := fairshare.Period{From: later, Until: later + 1000*3600*1000}
+	require.Equal(t, whole.Budget.Usage(moved, read(reporttest.Now.Add(50*time.Hour+20*time.Minute), report.Options{}).Charged).Account("vision"),
+		cut.Budget.Usage(moved, cut.Charged).Account("vision"))
+}
+
 // What an account used is what its users and the accounts below it used.
 func TestRowsAddUp(t *testing.T) {
 	db := pgtest.Pool(t)
