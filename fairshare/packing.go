@@ -4,7 +4,6 @@ package fairshare
 
 import (
 	"cmp"
-	"maps"
 	"math"
 	"slices"
 	"sort"
@@ -57,7 +56,7 @@ func newGroup(equals []*AccountStanding, users map[string]int64, seen *Seen) gro
 	for _, account := range equals {
 		g.accounts = append(g.accounts, account.Name)
 		g.users = max(g.users, users[account.Name])
-		maps.Copy(nice, seen.nice[account.Name])
+		nice.addAll(seen.nice[account.Name])
 	}
 	g.nice = nice.sorted(0)
 	return g
@@ -74,11 +73,11 @@ func usersSteps(r *Ranking) map[string]int64 {
 }
 
 // elsewhere is the nice values seen outside the known accounts.
-func elsewhere(r *Ranking, seen *Seen) values {
-	nice := values{}
+func elsewhere(r *Ranking, seen *Seen) *values {
+	nice := &values{}
 	for account, those := range seen.nice {
 		if _, known := r.Account(account); !known {
-			maps.Copy(nice, those)
+			nice.addAll(those)
 		}
 	}
 	return nice

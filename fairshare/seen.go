@@ -14,25 +14,22 @@ import (
 // matter.
 type Seen struct {
 	qos                    values
-	nice                   map[string]values // by account
+	nice                   map[string]*values // by account
+	pass                   *int               // differs between two Seen that are in use, for Place
 	siteLow, siteHigh      int64
 	maxAssoc, maxPartition float64
 	maxTRES                []float64
 }
 
-// Add takes note of a job. It keeps the string job.Account, nothing else of it.
+// Add takes note of a job. It keeps the string job.Account and what is in
+// job.Place, nothing else of it.
 func (s *Seen) Add(job *Job) {
-	if s.qos == nil {
-		s.qos, s.nice = values{}, make(map[string]values)
+	if s.nice == nil {
+		s.nice, s.pass = make(map[string]*values), new(int)
 		s.siteLow, s.siteHigh = job.Site, job.Site
 	}
-	s.qos[int64(job.QOSPriority)] = struct{}{}
-	nice := s.nice[job.Account]
-	if nice == nil {
-		nice = values{}
-		s.nice[job.Account] = nice
-	}
-	nice[job.Nice] = struct{}{}
+	s.qos.add(int64(job.QOSPriority))
+	s.niceOf(job).add(job.Nice)
 	s.siteLow, s.siteHigh = min(s.siteLow, job.Site), max(s.siteHigh, job.Site)
 	s.maxAssoc = max(s.maxAssoc, factor(job.AssocFactor))
 	s.maxPartition = max(s.maxPartition, factor(job.PartitionFactor))
@@ -43,11 +40,55 @@ func (s *Seen) Add(job *Job) {
 	}
 }
 
-// values is a set.
-type values map[int64]struct{}
+// niceOf are the nice values seen of the job's account.
+func (s *Seen) niceOf(job *Job) *values {
+	if p := job.Place; p != nil && p.seenIn == s.pass {
+		return p.nice
+	}
+	nice := s.nice[job.Account]
+	if nice == nil {
+		nice = &values{}
+		s.nice[job.Account] = nice
+	}
+	if p := job.Place; p != nil {
+		p.seenIn, p.nice = s.pass, nice
+	}
+	return nice
+}
 
-func (v values) sorted(always ...int64) []int64 {
-	all := append(slices.Collect(maps.Keys(v)), always...)
+// values is a set. Mostly a value is one of the few that were added last.
+type values struct {
+	all    map[int64]struct{}
+	recent [4]int64
+	next   uint
+}
+
+func (v *values) add(value int64) {
+	for i := range min(v.next, uint(len(v.recent))) {
+		if v.recent[i] == value {
+			return
+		}
+	}
+	if v.all == nil {
+		v.all = make(map[int64]struct{})
+	}
+	v.all[value] = struct{}{}
+	v.recent[v.next%uint(len(v.recent))] = value
+	v.next++
+}
+
+// addAll adds those of another set, which may be nil.
+func (v *values) addAll(others *values) {
+	if others == nil {
+		return
+	}
+	for value := range others.all {
+		v.add(value)
+	}
+}
+
+func (v *values) sorted(always ...int64) []int64 {
+	all := append(slices.Collect(maps.Keys(v.all)), always...)
 	slices.Sort(all)
 	return slices.Compact(all)
 }

@@ -10,13 +10,15 @@ package fairshare
 // jobs of a worse-placed one, whatever else they have; within the account the
 // declared priority decides, then which user is further behind what he is due,
 // and then the rest: the weighted sum of age, size, partition, association,
-// TRES and site factor. A Strict can be used from several goroutines.
+// TRES and site factor. A Strict can be used from several goroutines, with jobs
+// that share no Place.
 type Strict struct {
 	ranking *Ranking
 	qos     levels
 	rest    rest
 	slots   map[string]*slot // by account
-	nowhere slot             // for jobs of unknown accounts
+	nowhere *slot            // for jobs of unknown accounts
+	pass    *int             // differs between two Strict that are in use, for Place
 }
 
 // slot is the range of priorities of the accounts that share a place.
@@ -41,6 +43,7 @@ func NewStrict(r *Ranking, w Weights, size ClusterSize, seen *Seen) *Strict {
 		qos:     newLevels(p.qos, radix.gaps, radix.qos),
 		rest:    newRest(w, size, seen, radix.rest),
 		slots:   make(map[string]*slot, len(r.Accounts)),
+		pass:    new(int),
 	}
 	s.assign(p.groups, radix)
 	return s
@@ -54,7 +57,7 @@ func (s *Strict) assign(groups []group, radix radices) {
 		sl := newSlot(g, radix, lowest)
 		lowest += radix.qos * sl.qosUnit
 		if i == 0 {
-			s.nowhere = sl
+			s.nowhere = &sl
 		}
 		for _, name := range g.accounts {
 			s.slots[name] = &sl
@@ -96,11 +99,23 @@ func (s *Strict) Priority(job *Job, f *Factors) {
 
 // place finds the range of the job's account and the step of its user.
 func (s *Strict) place(job *Job) (sl *slot, user int64) {
-	sl = s.slots[job.Account]
-	if sl == nil {
-		return &s.nowhere, 0
+	p := job.Place
+	if p == nil {
+		return s.find(job.Account, job.User)
 	}
-	if u, member := s.ranking.User(job.Account, job.User); member {
+	if p.standsIn != s.pass {
+		p.slot, p.user = s.find(job.Account, job.User)
+		p.standsIn = s.pass
+	}
+	return p.slot, p.user
+}
+
+func (s *Strict) find(account, name string) (sl *slot, user int64) {
+	sl = s.slots[account]
+	if sl == nil {
+		return s.nowhere, 0
+	}
+	if u, member := s.ranking.User(account, name); member {
 		user = merge(sl.full-1-int64(u.Level), sl.full, sl.users)
 	}
 	return sl, user

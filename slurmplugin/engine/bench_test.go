@@ -12,8 +12,14 @@ import (
 	"gpubudget/fairshare"
 )
 
-// benchEngine is an engine with a snapshot of 50 accounts of 20 users each and
-// a week of hourly charges of all of them.
+// The size of the cluster that the benchmarks are about.
+const (
+	benchAccounts = 500
+	benchUsers    = 10 // in each
+)
+
+// benchEngine is an engine with a snapshot of all accounts and users and a week
+// of charges: each user has run something in one hour of four.
 func benchEngine(b *testing.B) *Engine {
 	b.Helper()
 	e := newEngine(Host{
@@ -25,17 +31,17 @@ func benchEngine(b *testing.B) *Engine {
 		Capacity: []fairshare.Step[fairshare.MilliGPUs]{{Period: fairshare.Period{From: fairshare.Always, Until: now}, Value: 1000 * fairshare.GPU}},
 	}}
 	always := fairshare.Period{From: fairshare.Always, Until: fairshare.Never}
-	for a := range 50 {
+	for a := range benchAccounts {
 		account := fairshare.Account{
 			Name:   fmt.Sprintf("account%d", a),
 			Parent: []fairshare.Step[string]{{Period: always, Value: fairshare.RootAccount}},
-			Share:  []fairshare.Step[fairshare.Share]{{Period: always, Value: fairshare.Whole / 50}},
+			Share:  []fairshare.Step[fairshare.Share]{{Period: always, Value: fairshare.Whole / benchAccounts}},
 		}
-		for u := range 20 {
-			user := fmt.Sprintf("user%d", a*20+u)
+		for u := range benchUsers {
+			user := fmt.Sprintf("user%d", a*benchUsers+u)
 			account.Users = append(account.Users, fairshare.Member{
 				User: user, In: []fairshare.Step[fairshare.Share]{{Period: always, Value: fairshare.EqualPart}}})
-			for hour := range fairshare.Instant(7 * 24) {
+			for hour := fairshare.Instant(u % 4); hour < 7*24; hour += 4 {
 				from := now - (hour+1)*3_600_000
 				s.Charges = append(s.Charges, fairshare.Charge{
 					Period: fairshare.Period{From: from, Until: from + 3_600_000}, Account: account.Name, User: user,
@@ -53,10 +59,10 @@ func benchEngine(b *testing.B) *Engine {
 func benchJobs(n int) []Job {
 	jobs := make([]Job, n)
 	for i := range jobs {
-		owner := i * 7 % 1000
+		owner := i * 7919 % (benchAccounts * benchUsers)
 		jobs[i] = Job{
 			JobID: uint32(1000 + i), ArrayTaskID: NoTask, ArrayTasks: 1, DemandTasks: 1, AssocID: uint32(owner + 1),
-			Account: NewCString(fmt.Sprintf("account%d", owner/20)), User: NewCString(fmt.Sprintf("user%d", owner)),
+			Account: NewCString(fmt.Sprintf("account%d", owner/benchUsers)), User: NewCString(fmt.Sprintf("user%d", owner)),
 			Partition: NewCString("gpu"), QOS: NewCString("normal"),
 			Submit: begin.Unix() - int64(i), Begin: begin.Unix(), Accrue: begin.Unix() - int64(i),
 			Flags: Demands, GPUs: uint64(1 + i%8), CPUs: 8, MinNodes: 1, TimeLimit: 60,

@@ -19,6 +19,7 @@ type owner struct {
 
 	pass  uint64 // the last one that counted in queue
 	queue usage.Queue
+	place fairshare.Place // of this pass
 }
 
 type ownerName struct{ account, user string }
@@ -27,14 +28,43 @@ type ownerName struct{ account, user string }
 type owners struct {
 	demand  *demand
 	byName  map[ownerName]*owner
-	byAssoc map[uint32]*owner
+	byAssoc assocOwners
 
 	standing *fairshare.Ranking // the latest; nil as long as there is no snapshot
 	pass     uint64
 }
 
 func newOwners(d *demand) *owners {
-	return &owners{demand: d, byName: make(map[ownerName]*owner), byAssoc: make(map[uint32]*owner)}
+	return &owners{demand: d, byName: make(map[ownerName]*owner)}
+}
+
+// assocOwners are owners by association. slurmdbd numbers associations from 1.
+type assocOwners struct {
+	low  []*owner
+	high map[uint32]*owner // from lowAssocs on
+}
+
+const lowAssocs = 1 << 20
+
+func (a *assocOwners) of(assoc uint32) *owner {
+	if int(assoc) < len(a.low) {
+		return a.low[assoc]
+	}
+	return a.high[assoc]
+}
+
+func (a *assocOwners) set(assoc uint32, of *owner) {
+	if assoc >= lowAssocs {
+		if a.high == nil {
+			a.high = make(map[uint32]*owner)
+		}
+		a.high[assoc] = of
+		return
+	}
+	if missing := int(assoc) + 1 - len(a.low); missing > 0 {
+		a.low = append(a.low, make([]*owner, missing)...)
+	}
+	a.low[assoc] = of
 }
 
 // begin begins to count the queue anew.
@@ -43,7 +73,7 @@ func (o *owners) begin(pass uint64) { o.pass = pass }
 // of is the owner of a job.
 func (o *owners) of(j *Job) *owner {
 	if j.AssocID != 0 {
-		if known := o.byAssoc[j.AssocID]; known != nil {
+		if known := o.byAssoc.of(j.AssocID); known != nil {
 			return known
 		}
 	}
@@ -53,7 +83,7 @@ func (o *owners) of(j *Job) *owner {
 		found = o.add(name)
 	}
 	if j.AssocID != 0 && !j.Account.IsNil() {
-		o.byAssoc[j.AssocID] = found
+		o.byAssoc.set(j.AssocID, found)
 	}
 	return found
 }

@@ -115,7 +115,7 @@ func (e *Engine) fill(to *fairshare.Job, j *Job, now fairshare.Instant) {
 		to.Fairshare = e.slurm.factors[j.AssocID]
 	} else {
 		o := e.owners.of(j)
-		to.Account, to.User = o.account, o.user
+		to.Account, to.User, to.Place = o.account, o.user, &o.place
 	}
 	if j.Accrue > 0 {
 		to.Age = max(0, unix(now)-j.Accrue)
