@@ -64,29 +64,74 @@ func (p *program) explain(c *cli.Context) error {
 		if err != nil {
 			return err
 		}
-		rec, err := db.record(c.Context, cluster, at)
+		q, err := p.readQueue(c, db, word)
 		if err != nil {
 			return err
 		}
-		var found *finding
-		if queue.IsJob(word) {
-			found, err = p.findJob(c, db, rec, word)
-		} else {
-			found, err = findAccount(c, db, rec, word)
+		look := func(rec *report.Record) (*finding, error) {
+			if q != nil {
+				return findJob(c, db, rec, q, word)
+			}
+			return findAccount(c, db, rec, word)
 		}
+		found, err := db.examine(c.Context, cluster, at, look)
 		if err != nil {
 			return err
 		}
-		p.warnOfAge(db, rec)
+		p.warnOfAge(db, found.record)
 		return p.printFinding(c, found)
 	})
 }
 
-// record is all that ledger and usage have to say at an instant.
-func (db *database) record(ctx context.Context, cluster string, at time.Time) (rec *report.Record, err error) {
+// pieces is into how many pieces the usage of the window is split in any case,
+// and a piece where it matters.
+const pieces = 60
+
+// examine looks at the record of an instant, and looks again with the usage that
+// leaves the window about when somebody passes split more finely.
+func (db *database) examine(ctx context.Context, cluster string, at time.Time, look func(*report.Record) (*finding, error)) (*finding, error) {
+	rec, err := db.record(ctx, cluster, at, nil)
+	if err != nil {
+		return nil, err
+	}
+	found, err := look(rec)
+	if err != nil {
+		return nil, err
+	}
+	cuts := found.cuts()
+	if len(cuts) == 0 {
+		return found, nil
+	}
+	if rec, err = db.record(ctx, cluster, at, cuts); err != nil {
+		return nil, err
+	}
+	return look(rec)
+}
+
+// cuts are instants about a lookback window before somebody passes.
+func (f *finding) cuts() []fairshare.Instant {
+	policy := f.record.Policy
+	piece := min(policy.Bucket, policy.Lookback/pieces).Milliseconds()
+	step := max(piece/pieces, time.Second.Milliseconds())
+	var cuts []fairshare.Instant
+	for _, c := range f.Changes {
+		if c.Kind != explain.Wait || c.At == 0 {
+			continue
+		}
+		tail := int64(c.At) - policy.Lookback.Milliseconds()
+		for at := tail - piece; at <= tail+piece; at += step {
+			cuts = append(cuts, fairshare.Instant(at/step*step))
+		}
+	}
+	return cuts
+}
+
+// record is all that ledger and usage have to say at an instant, with usage
+// split at cuts.
+func (db *database) record(ctx context.Context, cluster string, at time.Time, cuts []fairshare.Instant) (rec *report.Record, err error) {
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, db.pool, options, func(tx pgx.Tx) error {
-		rec, err = report.Read(ctx, budgets.NewStore(tx), usage.NewStore(tx), cluster, at, report.Options{})
+		rec, err = report.Read(ctx, budgets.NewStore(tx), usage.NewStore(tx), cluster, at, report.Options{Pieces: pieces, Cuts: cuts})
 		return err
 	})
 	return rec, err
@@ -139,8 +184,11 @@ func queued(rec *report.Record, s explain.Subject) bool {
 	return slices.ContainsFunc(rec.Queue, func(q usage.Queue) bool { return q.Account == s.Account && q.User == s.User })
 }
 
-// findJob explains a job by what Slurm says of it now.
-func (p *program) findJob(c *cli.Context, db *database, rec *report.Record, word string) (*finding, error) {
+// readQueue asks Slurm for its queue if a word names a job, else it is nil.
+func (p *program) readQueue(c *cli.Context, db *database, word string) (*queue.Queue, error) {
+	if !queue.IsJob(word) {
+		return nil, nil //nolint:nilnil // nothing is asked for, and nothing is wrong
+	}
 	if db.conf.Shares == conf.SharesSlurm {
 		return nil, fmt.Errorf("job %s: %s says Shares=slurm, so its priority goes by Slurm's own shares: see sprio -l -j %s and sshare -l", word, db.conf.Path, word)
 	}
@@ -148,9 +196,11 @@ func (p *program) findJob(c *cli.Context, db *database, rec *report.Record, word
 	if err != nil {
 		return nil, fmt.Errorf("job %s can't be explained: %w: try where squeue works, or explain its account: gpubudget explain ACCOUNT", word, err)
 	}
-	if err := checkCluster(c, db, q); err != nil {
-		return nil, err
-	}
+	return q, checkCluster(c, db, q)
+}
+
+// findJob explains a job by what Slurm says of it now.
+func findJob(c *cli.Context, db *database, rec *report.Record, q *queue.Queue, word string) (*finding, error) {
 	jobs := q.Find(word)
 	if len(jobs) == 0 {
 		return nil, fmt.Errorf("unknown job %s: squeue does not list it; one that has ended is shown by sacct -j %s", word, word)
