@@ -3,6 +3,7 @@
 package fairshare
 
 import (
+	"sort"
 	"time"
 )
 
@@ -28,7 +29,7 @@ type DeliveryInput struct {
 type Delivery struct {
 	Account     string
 	Entitled    GPUMillis
-	Demand      GPUMillis
+	Demand      GPUMillis // asked for; not less, in any bucket, than what was charged
 	Owed        GPUMillis // in each bucket the smaller of entitlement and demand
 	Delivered   GPUMillis // charged
 	Capped      GPUMillis // in each bucket the smaller of delivered and owed
@@ -55,6 +56,11 @@ func percent(part, whole GPUMillis) float64 {
 // by the window. In each bucket charges and demand count in proportion to the
 // part of their period that lies in it, and both roll up the tree in force.
 //
+// An account asks for nothing before it is in the tree: its demand is that of the
+// part of its period in which it is. What was charged was asked for, too: within
+// a bucket, as much of an account's demand as was charged lies where it was
+// charged, and demand that fell short of the charges is taken for as much.
+//
 // The accounts come depth first as of the end of the window, then by name those
 // that are no longer in the tree but were owed or got something.
 func Deliver(in DeliveryInput) []Delivery {
@@ -62,8 +68,15 @@ func Deliver(in DeliveryInput) []Delivery {
 	now := l.shape(in.Window.Until, false)
 	sums := make([]Delivery, len(l.accounts))
 	buckets := split(in.Window, in.Bucket)
-	charged := l.byBucket(buckets, len(in.Charges), func(i int) timed { return in.Charges[i].timed() })
-	demand := l.byBucket(buckets, len(in.Demand), func(i int) timed { return in.Demand[i].timed() })
+	charges, asked := l.bucketEpochs(buckets), l.bucketEpochs(buckets)
+	for _, c := range in.Charges {
+		l.spread(charges, l.find(c.Account), c.Period, c.Amount)
+	}
+	for _, d := range in.Demand {
+		l.spreadDemand(asked, l.find(d.Account), d.Period, d.Amount)
+	}
+	cover(asked, charges, buckets)
+	charged, demand := l.foldEpochs(charges, buckets), l.foldEpochs(asked, buckets)
 	entitled := l.entitledByBucket(buckets)
 	free := l.usage(in.Window, in.Unallocated)
 	for a := range sums {
@@ -125,33 +138,97 @@ func split(window Period, length time.Duration) []Period {
 // mod is a modulo b, not negative.
 func mod(a, b Instant) Instant { return ((a % b) + b) % b }
 
-// timed is an amount of an account in a period: a charge or demand.
-type timed struct {
-	Period
-	account string
-	amount  GPUMillis
-}
-
-func (c *Charge) timed() timed { return timed{c.Period, c.Account, c.Amount} }
-func (d *Demand) timed() timed { return timed{d.Period, d.Account, d.Amount} }
-
-// byBucket sums n amounts by bucket and account, rolled up. What belongs to no
-// account of the tree is left out.
-func (l *layout) byBucket(buckets []Period, n int, amount func(i int) timed) [][]GPUMillis {
+// bucketEpochs cuts buckets that follow each other wherever an account moves.
+func (l *layout) bucketEpochs(buckets []Period) []epoch {
 	if len(buckets) == 0 {
 		return nil
 	}
-	window := Period{From: buckets[0].From, Until: buckets[len(buckets)-1].Until}
 	cuts := make([]Instant, len(buckets))
 	for i, bucket := range buckets {
 		cuts[i] = bucket.From
 	}
-	epochs := l.epochs(window, cuts)
-	for i := range n {
-		t := amount(i)
-		l.spread(epochs, l.find(t.account), t.Period, t.amount)
+	return l.epochs(Period{From: buckets[0].From, Until: buckets[len(buckets)-1].Until}, cuts)
+}
+
+// spreadDemand adds the demand of account a to the epochs it falls into. All of
+// it is spread evenly over the part of p in which a is in the tree.
+func (l *layout) spreadDemand(epochs []epoch, a int, p Period, amount GPUMillis) {
+	stays, whole := l.stays(a, p)
+	if whole == 0 {
+		l.spread(epochs, a, p, amount)
+		return
 	}
-	return l.foldEpochs(epochs, buckets)
+	var length uint64
+	var given GPUMillis
+	for _, stay := range stays {
+		length += distance(stay.From, stay.Until)
+		upTo := scale(amount, length, whole)
+		l.spread(epochs, a, stay, upTo-given)
+		given = upTo
+	}
+}
+
+// stays are the parts of p in which account a is in the tree, and how long they
+// are together.
+func (l *layout) stays(a int, p Period) (stays []Period, length uint64) {
+	if a < 0 || p.Empty() {
+		return nil, 0
+	}
+	c := &changes{window: p}
+	first := sort.Search(len(l.moves), func(i int) bool { return l.moves[i] > p.From })
+	for _, at := range l.moves[first:] {
+		if at >= p.Until {
+			break
+		}
+		c.at(at)
+	}
+	for _, segment := range c.segments() {
+		if l.shape(segment.From, true).reached[a] {
+			stays = append(stays, segment)
+			length += distance(segment.From, segment.Until)
+		}
+	}
+	return stays, length
+}
+
+// cover sees that what was charged was asked for, bucket by bucket: where an
+// account moved, from the demand of the epochs that have more than they need,
+// in proportion; beyond that, what was charged is demand in itself. Nothing is
+// rolled up yet.
+func cover(asked, charges []epoch, buckets []Period) {
+	for _, bucket := range buckets {
+		n := sort.Search(len(asked), func(i int) bool { return asked[i].From >= bucket.Until })
+		for a := range asked[0].sums {
+			coverAccount(asked[:n], charges[:n], a)
+		}
+		asked, charges = asked[n:], charges[n:]
+	}
+}
+
+// coverAccount is cover for one account in one bucket.
+func coverAccount(asked, charges []epoch, a int) {
+	var lacking, spare GPUMillis
+	for i := range asked {
+		more := add(asked[i].sums[a], -max(charges[i].sums[a], 0))
+		lacking, spare = add(lacking, max(-more, 0)), add(spare, max(more, 0))
+	}
+	if lacking == 0 {
+		return
+	}
+	moved := min(lacking, spare)
+	var passed, taken GPUMillis
+	for i := range asked {
+		need := max(charges[i].sums[a], 0)
+		more := add(asked[i].sums[a], -need)
+		if more <= 0 {
+			asked[i].sums[a] = need
+			continue
+		}
+		passed = add(passed, more)
+		upTo := scale(moved, uint64(passed), uint64(spare))
+		asked[i].sums[a] -= upTo - taken
+		taken = upTo
+	}
 }
 
 // foldEpochs rolls up the epochs and adds them up by bucket, whose edges are

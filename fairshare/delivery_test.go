@@ -46,10 +46,11 @@ func TestDeliver(t *testing.T) {
 				},
 			},
 			want: map[string]gpuHours{
-				"z":    {entitled: 160, demand: 160, owed: 10 + 40 + 25 + 25, delivered: 75, capped: 10 + 30 + 25},
-				"root": {entitled: 400, demand: 160, owed: 160, delivered: 75, capped: 65 + 0},
+				// 25 of the demand fall to the third hour, and 35 were used in it.
+				"z":    {entitled: 160, demand: 10 + 100 + 35 + 25, owed: 10 + 40 + 35 + 25, delivered: 75, capped: 75},
+				"root": {entitled: 400, demand: 170, owed: 170, delivered: 75, capped: 75},
 			},
-			percents: map[string][2]float64{"z": {75, 65}},
+			percents: map[string][2]float64{"z": {100 * 75.0 / 110, 100 * 75.0 / 110}},
 		},
 		{
 			name: "more in one hour makes up for less in another, but not strictly",
@@ -58,7 +59,7 @@ func TestDeliver(t *testing.T) {
 				Demand:  []fairshare.Demand{demand("z", at(0, 2), 80)},
 				Charges: []fairshare.Charge{charge("z", "u", at(0, 1), 90)},
 			},
-			want:     map[string]gpuHours{"z": {entitled: 80, demand: 80, owed: 80, delivered: 90, capped: 40}},
+			want:     map[string]gpuHours{"z": {entitled: 80, demand: 90 + 40, owed: 80, delivered: 90, capped: 40}},
 			percents: map[string][2]float64{"z": {100, 50}, "x": {100, 100}},
 		},
 		{
@@ -141,19 +142,157 @@ func TestDeliver(t *testing.T) {
 // Accounts that were closed come last, if there is anything to tell of them.
 func TestDeliverToClosedAccounts(t *testing.T) {
 	closed, before := account("closed", "", 50), account("before", "", 50)
-	closed.Parent = []fairshare.Step[string]{{Period: hours(-5, 1), Value: "lab"}}
-	before.Parent = []fairshare.Step[string]{{Period: hours(-5, -1), Value: "lab"}}
+	closed.Parent = []fairshare.Step[string]{{Period: clock(-5*60, 60), Value: "lab"}}
+	before.Parent = []fairshare.Step[string]{{Period: clock(-5*60, -60), Value: "lab"}}
 	b := budget(100, account("lab", "root", 100), closed, before)
 	got := fairshare.Deliver(fairshare.DeliveryInput{
-		Budget: b, Window: hours(0, 2),
-		Demand:  []fairshare.Demand{demand("closed", hours(0, 1), 20)},
-		Charges: []fairshare.Charge{charge("closed", "u", hours(0, 2), 20)}, // runs on after it was closed
+		Budget: b, Window: clock(0, 120),
+		Demand:  []fairshare.Demand{demand("closed", clock(0, 60), 20)},
+		Charges: []fairshare.Charge{charge("closed", "u", clock(0, 120), 20)}, // runs on after it was closed
 	})
 	require.Len(t, got, 3)
 	require.Equal(t, []string{"root", "lab", "closed"}, []string{got[0].Account, got[1].Account, got[2].Account})
 	require.Equal(t, 20*fairshare.GPUHour, got[1].Delivered)
 	require.Equal(t, 20*fairshare.GPUHour, got[2].Delivered)
 	require.Equal(t, 20*fairshare.GPUHour, got[2].Owed)
+}
+
+// clock is the period from the given to the other minute since a full hour.
+func clock(from, until fairshare.Instant) fairshare.Period {
+	const zero fairshare.Instant = 492_000 * 3_600_000
+	return fairshare.Period{From: zero + from*hour/60, Until: zero + until*hour/60}
+}
+
+// The demand of the hour in which an account comes into the tree or moves counts
+// whole, and where it was.
+func TestDeliverInTheHourInWhichAnAccountIsOpenedOrMoved(t *testing.T) {
+	under := func(parent string, p fairshare.Period) fairshare.Step[string] {
+		return fairshare.Step[string]{Period: p, Value: parent}
+	}
+	never := fairshare.Instant(1_000_000)
+	young, nomad := account("young", "", 50, equal("u")), account("nomad", "", 50, equal("u"))
+	young.Parent = []fairshare.Step[string]{under("east", clock(52, never))}
+	nomad.Parent = []fairshare.Step[string]{under("east", clock(0, 20)), under("west", clock(30, never))}
+	b := budget(60, account("east", "root", 50), account("west", "root", 50), young, nomad)
+	for _, test := range []struct {
+		name    string
+		window  fairshare.Period
+		demand  fairshare.Demand
+		charges []fairshare.Charge
+		want    map[string]gpuHours
+	}{
+		{
+			name:   "opened: it asks for 10 GPU-hours in 8 minutes and is due 2",
+			window: clock(0, 60),
+			demand: demand("young", clock(0, 60), 10),
+			want: map[string]gpuHours{
+				"young": {entitled: 2, demand: 10, owed: 2}, "east": {entitled: 30, demand: 10, owed: 10}, "root": {entitled: 60, demand: 10, owed: 10},
+			},
+		},
+		{
+			name:    "and gets 1",
+			window:  clock(0, 60),
+			demand:  demand("young", clock(0, 60), 10),
+			charges: []fairshare.Charge{charge("young", "u", clock(52, 60), 1)},
+			want:    map[string]gpuHours{"young": {entitled: 2, demand: 10, owed: 2, delivered: 1, capped: 1}},
+		},
+		{
+			name:   "opened before the window begins: half of its demand lies before",
+			window: clock(56, 60),
+			demand: demand("young", clock(0, 60), 10),
+			want:   map[string]gpuHours{"young": {entitled: 1, demand: 5, owed: 1}},
+		},
+		{
+			name:   "closed for 10 minutes, during which it stands where it stood",
+			window: clock(0, 60),
+			demand: demand("nomad", clock(0, 60), 6),
+			want: map[string]gpuHours{
+				"nomad": {entitled: 12.5, demand: 6, owed: 6}, "east": {entitled: 30, demand: 3, owed: 3}, "west": {entitled: 30, demand: 3, owed: 3},
+			},
+		},
+		{
+			name:    "what was charged after the move was asked for after it",
+			window:  clock(0, 60),
+			demand:  demand("nomad", clock(0, 60), 6),
+			charges: []fairshare.Charge{charge("nomad", "u", clock(40, 60), 5)},
+			want: map[string]gpuHours{
+				"nomad": {entitled: 12.5, demand: 6, owed: 6, delivered: 5, capped: 5},
+				"east":  {entitled: 30, demand: 1, owed: 1},
+				"west":  {entitled: 30, demand: 5, owed: 5, delivered: 5, capped: 5},
+				"root":  {entitled: 60, demand: 6, owed: 6, delivered: 5, capped: 5},
+			},
+		},
+		{
+			name:    "what was charged was asked for, even if nobody recorded it",
+			window:  clock(0, 60),
+			demand:  demand("nomad", clock(0, 60), 0),
+			charges: []fairshare.Charge{charge("nomad", "u", clock(0, 60), 6)},
+			want:    map[string]gpuHours{"nomad": {entitled: 12.5, demand: 6, owed: 6, delivered: 6, capped: 6}},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := map[string]fairshare.Delivery{}
+			for _, d := range fairshare.Deliver(fairshare.DeliveryInput{
+				Budget: b, Window: test.window, Demand: []fairshare.Demand{test.demand}, Charges: test.charges,
+			}) {
+				got[d.Account] = d
+			}
+			for name, want := range test.want {
+				d := got[name]
+				require.InDeltaSlice(t,
+					[]float64{want.entitled, want.demand, want.owed, want.delivered, want.capped},
+					[]float64{d.Entitled.Hours(), d.Demand.Hours(), d.Owed.Hours(), d.Delivered.Hours(), d.Capped.Hours()}, 1e-6, name)
+			}
+		})
+	}
+}
+
+// Whatever moves when: demand is neither lost nor made, but for what was charged
+// beyond it, and nobody is owed less than he was delivered within his
+// entitlement.
+func TestDeliverOwesWhatItDelivered(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := drawBudget(t)
+		length := hour * rapid.SampledFrom([]fairshare.Instant{1, 2, 6, 24}).Draw(t, "hours of a bucket")
+		w := fairshare.Period{From: start + hour*fairshare.Instant(rapid.IntRange(0, 40).Draw(t, "hour"))}
+		w.From -= w.From % length
+		w.Until = w.From + length
+
+		var asked []fairshare.Demand
+		recorded := map[string]fairshare.GPUMillis{} // of accounts that were in the tree meanwhile
+		for _, c := range drawCharges(t, b) {
+			from := rapid.Int64Range(0, int64(length)-1).Draw(t, "begun")
+			until := rapid.Int64Range(from+1, int64(length)).Draw(t, "seen")
+			c.Period = fairshare.Period{From: w.From + fairshare.Instant(from), Until: w.From + fairshare.Instant(until)}
+			asked = append(asked, fairshare.Demand{Period: c.Period, Account: c.Account, Amount: c.Amount})
+			if c.Amount += 1 << 40; b.Usage(c.Period, []fairshare.Charge{c}).Direct(c.Account) > 0 {
+				recorded[c.Account] += c.Amount - 1<<40
+			}
+		}
+		deliver := func(charges []fairshare.Charge) []fairshare.Delivery {
+			return fairshare.Deliver(fairshare.DeliveryInput{
+				Budget: b, Window: w, Bucket: time.Duration(length) * time.Millisecond, Charges: charges, Demand: asked,
+			})
+		}
+		var all fairshare.GPUMillis
+		for _, amount := range recorded {
+			all += amount
+		}
+		require.Equal(t, all, deliver(nil)[0].Demand, "root's is the sum of all")
+
+		charges := drawCharges(t, b)
+		used := b.Usage(w, charges)
+		all = max(recorded[fairshare.RootAccount], used.Direct(fairshare.RootAccount))
+		for _, a := range b.Accounts {
+			all += max(recorded[a.Name], used.Direct(a.Name))
+		}
+		deliveries := deliver(charges)
+		require.Equal(t, all, deliveries[0].Demand, "or of what was charged")
+		for _, d := range deliveries {
+			require.GreaterOrEqual(t, d.Demand, d.Delivered, d.Account)
+			require.GreaterOrEqual(t, d.Owed, min(d.Entitled, d.Delivered), d.Account)
+		}
+	})
 }
 
 // A window without end takes no longer than a long one.

@@ -121,6 +121,29 @@ func TestUpKeepsWhatIsThere(t *testing.T) {
 	require.ErrorContains(t, err, "would hold 100.0000001 % of it")
 }
 
+// Demand that an older release recorded, or goes on recording, is kept. Nobody
+// knows when in its bucket it began.
+func TestUpKeepsDemand(t *testing.T) {
+	cfg := emptyDatabase(t)
+	require.NoError(t, migrations.UpTo(ctx, cfg, 2))
+	conn := connect(t, cfg)
+	const older = `INSERT INTO gpubudget.demand_bucket
+		(cluster, starts_at, ends_at, account, incarnation, pending_ms, running_ms, seen_at)
+		VALUES ('c1', '2026-10-05 11:00Z', '2026-10-05 12:00Z', $1, '1', 5, 7, '2026-10-05 11:58Z')`
+	_, err := conn.Exec(ctx, older, "physics")
+	require.NoError(t, err)
+	const all = "SELECT (to_jsonb(d) - 'begun_at')::text FROM gpubudget.demand_bucket d ORDER BY account"
+	before := query[string](t, conn, all)
+
+	require.NoError(t, migrations.Up(ctx, cfg, nil))
+	require.Equal(t, before, query[string](t, conn, all))
+	_, err = conn.Exec(ctx, older, "soil")
+	require.NoError(t, err)
+	require.Equal(t, []int64{2}, query[int64](t, conn, "SELECT count(*) FROM gpubudget.demand_bucket WHERE begun_at IS NULL"))
+	_, err = conn.Exec(ctx, "UPDATE gpubudget.demand_bucket SET begun_at = ends_at + interval '1ms'")
+	require.ErrorContains(t, err, "demand_bucket_begun_within")
+}
+
 func TestRunsAtTheSameTimeWaitForEachOther(t *testing.T) {
 	cfg := emptyDatabase(t)
 	var group sync.WaitGroup

@@ -64,7 +64,7 @@ func TestReportOfAWeek(t *testing.T) {
 		{"vision", "", 1344, 384 + 12 + 360 + 40, 8*100 + 4*10, 0, 17, 4},
 		{"seg", "", 537.6, 40, 3.2 * 10, 0, 1, 4},
 		{"nlp", "", 806.4, 970, 4.8 * 130, 40, 2, 0},
-		{"infra", "", 537.6, 8, 0, 0, 0, 0},
+		{"infra", "", 537.6, 8, 8, 0, 0, 0}, // what was charged was asked for
 		{"vision", "ada", 403.2, 396, 0, 0, 16, 0},
 		{"vision", "bob", 403.2, 360, 0, 0, 0, 0},
 		{"seg", "cyd", 537.6, 40, 0, 0, 1, 4},
@@ -98,8 +98,8 @@ func TestReportOfAWeek(t *testing.T) {
 	require.Equal(t, 100.0, percent, "it got more than it was owed")
 	strict, _ := nlp.StrictPercent()
 	require.InDelta(t, 100*4.8*120/(4.8*130), strict, 1e-6, "but nothing in its last 10 hours of demand")
-	_, ok = infra.Percent()
-	require.False(t, ok, "nothing was owed to it")
+	percent, _ = infra.Percent()
+	require.Equal(t, 100.0, percent)
 	ratio, _ := nlp.Ratio()
 	require.InDelta(t, 970/806.4, ratio, 1e-9)
 	old, _ := r.Account("old")
@@ -224,6 +224,35 @@ func TestClusterWithoutRecords(t *testing.T) {
 	require.Len(t, r.Rows, 2)
 	_, ok := r.Rows[1].Ratio()
 	require.False(t, ok)
+	_, ok = r.Rows[1].Percent()
+	require.False(t, ok, "nothing was owed to it")
+}
+
+// An account is owed what it asked for since it was opened, be it in the middle
+// of a bucket.
+func TestOwedInTheHourInWhichAnAccountIsOpened(t *testing.T) {
+	db := pgtest.Pool(t)
+	b, u := budgets.NewStore(db), usage.NewStore(db)
+	hour := reporttest.Start
+	opened, now := hour.Add(52*time.Minute), hour.Add(58*time.Minute)
+	_, err := b.AddAccount(ctx, "new", "a", "root", fairshare.Whole, budgets.Note{Actor: "x", From: opened})
+	require.NoError(t, err)
+	require.NoError(t, u.WriteCapacity(ctx, "new", hour, 16*fairshare.GPU))
+	require.NoError(t, u.WriteDemand(ctx, "new", "1", []usage.DemandBucket{{
+		Period: usage.Bucket(fairshare.At(hour), time.Hour), Account: "a", SeenAt: now,
+		Pending: 20 * 6 * fairshare.GPUHour / 60, // 20 GPUs since the account was opened
+	}}))
+	require.NoError(t, u.Heartbeat(ctx, usage.Recorder{Cluster: "new", Incarnation: "1", SeenAt: now}))
+	require.NoError(t, u.WriteRuns(ctx, []usage.Run{{
+		Cluster: "new", JobID: 1, ArrayTaskID: usage.NoTask, Account: "a", User: "x", GPUs: 4, Allocated: true,
+		StartedAt: now.Add(-3 * time.Minute), SeenAt: now,
+	}}))
+	r := build(t, db, "new", now)
+	a, _ := r.Account("a")
+	require.InDelta(t, 16*6/60.0, a.Owed.Hours(), 1e-6)
+	percent, _ := a.Percent()
+	require.InDelta(t, 100*4*3/(16*6.0), percent, 1e-6)
+	require.InDelta(t, 20*6/60.0, r.Rows[0].Owed.Hours(), 1e-6, "the cluster could have given all of it since the hour began")
 }
 
 // A policy of seconds over months must not take that many buckets.

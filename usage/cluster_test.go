@@ -126,12 +126,47 @@ func TestDemandIsTheSumOverIncarnationsThatOnlyGrow(t *testing.T) {
 	require.Empty(t, demand, "it meets at the edge only")
 }
 
+// The period of an account's demand begins when it first asked for anything, as
+// far as that is known of all that counted it.
+func TestDemandBeginsWhenAnAccountFirstAskedForAnything(t *testing.T) {
+	db := pgtest.Pool(t)
+	s := usage.NewStore(db)
+	hour := window(0, time.Hour)
+	write := func(incarnation string, begun time.Duration) {
+		require.NoError(t, s.WriteDemand(ctx, "c", incarnation, []usage.DemandBucket{
+			{Period: hour, Account: "a", Pending: 100, BegunAt: at(begun)},
+			{Period: hour, Account: "b", Pending: 100},
+		}))
+	}
+	begins := func(from time.Duration) {
+		t.Helper()
+		demand, err := s.Demand(ctx, "c", hour)
+		require.NoError(t, err)
+		periods := map[string]fairshare.Period{}
+		for _, d := range demand {
+			periods[d.Account] = d.Period
+		}
+		require.Equal(t, map[string]fairshare.Period{"a": window(from, time.Hour), "b": hour}, periods)
+	}
+	write("first", 52*time.Minute)
+	begins(52 * time.Minute)
+	write("first", 53*time.Minute)
+	begins(52 * time.Minute)
+	write("second", 40*time.Minute)
+	begins(40 * time.Minute)
+	_, err := db.Exec(ctx, `UPDATE gpubudget.demand_bucket SET begun_at = NULL WHERE incarnation = 'first'`) // as an older release wrote it
+	require.NoError(t, err)
+	begins(0)
+	write("first", 50*time.Minute)
+	begins(0)
+}
+
 func TestOrderAndRepetitionOfDemandDoNotMatter(t *testing.T) {
 	db := pgtest.Pool(t)
 	s := usage.NewStore(db)
 	rows := func(t require.TestingT, cluster string) []string {
 		r, err := db.Query(ctx, `
-			SELECT concat_ws(' ', starts_at, ends_at, account, incarnation, pending_ms, running_ms, seen_at)
+			SELECT concat_ws(' ', starts_at, ends_at, account, incarnation, pending_ms, running_ms, begun_at, seen_at)
 			FROM gpubudget.demand_bucket WHERE cluster = $1 ORDER BY 1`, cluster)
 		require.NoError(t, err)
 		out, err := pgx.CollectRows(r, pgx.RowTo[string])
@@ -153,6 +188,7 @@ func TestOrderAndRepetitionOfDemandDoNotMatter(t *testing.T) {
 				Account: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "account"),
 				Pending: fairshare.GPUMillis(rapid.IntRange(0, 9).Draw(t, "pending")),
 				Running: fairshare.GPUMillis(rapid.IntRange(0, 9).Draw(t, "running")),
+				BegunAt: rapid.SampledFrom([]time.Time{{}, at.Time()}).Draw(t, "begun"),
 				SeenAt:  at.Time(),
 			}}
 		}), 1, 10).Draw(t, "writes")

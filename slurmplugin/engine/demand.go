@@ -34,6 +34,7 @@ type demandBucket struct {
 type demandAmounts struct {
 	Pending fairshare.GPUMillis `json:"p"`
 	Running fairshare.GPUMillis `json:"r"`
+	Begun   fairshare.Instant   `json:"b,omitempty"` // when the first of it was asked for; 0 if an older release counted it
 }
 
 // accountDemand is one account's place in the bucket it was last counted in.
@@ -132,7 +133,11 @@ func (d *demand) split(a *accountDemand, from, until fairshare.Instant, add func
 	for from < until {
 		b := d.bucket(from)
 		end := min(until, b.Until)
-		add(a.in(b), int64(end-from))
+		amounts := a.in(b)
+		if amounts.Begun == 0 || from < amounts.Begun {
+			amounts.Begun = from
+		}
+		add(amounts, int64(end-from))
 		b.dirty = true
 		from = end
 	}

@@ -114,6 +114,28 @@ func TestDemandIsSplitOverBuckets(t *testing.T) {
 	require.Equal(t, map[fairshare.Instant]int64{3_600_000: 4 * 3600, 7_200_000: 4 * 1800}, got)
 }
 
+func TestDemandSaysWhenItBegan(t *testing.T) {
+	d := newDemand(30 * time.Minute)
+	at := fairshare.At(begin)
+	d.advance(0, at)
+	d.pending(d.account("physics"), 1, at+50_000, at+60_000)
+	d.running(d.account("physics"), 1, at+40_000, at+70_000)
+	d.running(d.account("physics"), 1, at+70_000, at+1_900_000)
+	d.running(d.account("chem"), 1, at+60_000, at+70_000)
+	begun := map[string][]time.Time{}
+	for _, rec := range d.take("x") {
+		for _, row := range rec.Demand.buckets() {
+			begun[row.Account] = append(begun[row.Account], row.BegunAt)
+		}
+	}
+	require.Equal(t, map[string][]time.Time{
+		"physics": {(at + 40_000).Time(), (at + 1_800_000).Time()}, "chem": {(at + 60_000).Time()},
+	}, begun)
+
+	older := spoolDemand{From: at, Until: at + 1_800_000, Accounts: map[string]demandAmounts{"physics": {Pending: 1}}}
+	require.Zero(t, older.buckets()[0].BegunAt, "as an older release spooled it")
+}
+
 func TestBucketsOfAnotherLengthBeginWithTheNextPass(t *testing.T) {
 	d := newDemand(time.Hour)
 	at := fairshare.At(begin)

@@ -128,10 +128,14 @@ func (s *spoolRun) restored(cluster string) *run {
 func (s *spoolDemand) buckets() []usage.DemandBucket {
 	rows := make([]usage.DemandBucket, 0, len(s.Accounts))
 	for account, amounts := range s.Accounts {
-		rows = append(rows, usage.DemandBucket{
+		row := usage.DemandBucket{
 			Period: fairshare.Period{From: s.From, Until: s.Until}, Account: account,
 			Pending: amounts.Pending, Running: amounts.Running, SeenAt: s.Seen.Time(),
-		})
+		}
+		if amounts.Begun != 0 {
+			row.BegunAt = amounts.Begun.Time()
+		}
+		rows = append(rows, row)
 	}
 	return rows
 }
