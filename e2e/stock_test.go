@@ -422,10 +422,29 @@ func (s *comparison) views(set setting) map[string]string {
 			}
 		}
 	}
+	seen["squeue"] = withoutTwins(seen["squeue"])
 	if set.ages {
 		seen["ages"] = s.exec("root", "sprio", "--noheader", "--format=%i|%A")
 	}
 	return seen
+}
+
+// withoutTwins drops the lines of jobs that have several, one for each of their
+// partitions: the priority that squeue shows in all of them is that in the
+// partition which the scheduler looked at last.
+func withoutTwins(lines string) string {
+	id := func(line string) string { return strings.SplitN(line, "|", 3)[1] }
+	count := map[string]int{}
+	for line := range strings.Lines(lines) {
+		count[id(line)]++
+	}
+	var single strings.Builder
+	for line := range strings.Lines(lines) {
+		if count[id(line)] == 1 {
+			single.WriteString(line)
+		}
+	}
+	return single.String()
 }
 
 // withLines is a slurm.conf in which lines replace those of the same key; one
