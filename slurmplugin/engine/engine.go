@@ -158,6 +158,10 @@ func spoolDir(h Host, c conf.Conf) string {
 // spool. Neither is needed to start.
 func (e *Engine) loadFiles() {
 	now := fairshare.At(e.host.Clock())
+	until := "no account is funded and jobs are ordered by QOS, nice, age and size"
+	if e.slurm.inForce {
+		until = "no run is judged"
+	}
 	s, err := loadSnapshot(e.host.StateDir, e.cluster)
 	switch {
 	case err == nil:
@@ -165,9 +169,9 @@ func (e *Engine) loadFiles() {
 		e.install(s, now, false)
 		e.refresher.saved = s
 	case errors.Is(err, errNoSnapshot):
-		e.logf(LogInfo, "no snapshot yet: until Postgres is read, no account is funded and jobs are ordered by QOS, nice, age and size")
+		e.logf(LogInfo, "no snapshot yet: until Postgres is read, %s", until)
 	default:
-		e.logf(LogError, "%v: until Postgres is read, no account is funded and jobs are ordered by QOS, nice, age and size", err)
+		e.logf(LogError, "%v: until Postgres is read, %s", err, until)
 	}
 	e.recorder.saving.Lock()
 	defer e.recorder.saving.Unlock()

@@ -92,8 +92,7 @@ func (e *Engine) shadows() (standings []fairshare.AccountStanding) {
 	if e.tracker.passing || e.tracker.now == 0 {
 		return nil
 	}
-	e.stand(e.tracker.now)
-	for _, a := range e.ranking.Accounts {
+	for _, a := range e.rank(e.tracker.now).Accounts {
 		if a.Rank > 0 {
 			standings = append(standings, a)
 		}
