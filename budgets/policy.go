@@ -21,10 +21,13 @@ const (
 	Mode     = "mode"     // how a job's priority is made: strict or additive
 	Bucket   = "bucket"   // what usage and demand are added up by: a duration that divides a day, from 1 second
 	Refresh  = "refresh"  // how often the plugin reads the database: a duration, 1 second to 1 day
+	// Terms of the scheduling contract, for preemption to go by.
+	MinRuntime    = "min_runtime"     // how long a job that asks for nothing else runs undisturbed: a duration, 0 to 366 days
+	MinRuntimeCap = "min_runtime_cap" // the most that a job can ask for: likewise
 )
 
 // Settings are the names of all settings.
-var Settings = []string{Lookback, Mode, Bucket, Refresh}
+var Settings = []string{Lookback, Mode, Bucket, Refresh, MinRuntime, MinRuntimeCap}
 
 // The values of the setting Mode.
 const (
@@ -38,10 +41,16 @@ type Policy struct { //nolint:recvcheck // set fills in what others only read
 	Mode     string
 	Bucket   time.Duration
 	Refresh  time.Duration
+	// MinRuntime is the minimum runtime of a job that names none, MinRuntimeCap
+	// the longest that a job can name. Neither is bound to be below the other.
+	MinRuntime, MinRuntimeCap time.Duration
 }
 
 // DefaultPolicy is what is in force where the ledger says nothing.
-var DefaultPolicy = Policy{Lookback: 7 * 24 * time.Hour, Mode: Strict, Bucket: time.Hour, Refresh: 30 * time.Second}
+var DefaultPolicy = Policy{
+	Lookback: 7 * 24 * time.Hour, Mode: Strict, Bucket: time.Hour, Refresh: 30 * time.Second,
+	MinRuntime: time.Hour, MinRuntimeCap: 8 * time.Hour,
+}
 
 // Policy is the cluster's policy at an instant.
 func (s *Store) Policy(ctx context.Context, cluster string, at time.Time) (Policy, error) {
@@ -79,6 +88,10 @@ func (p Policy) Value(setting string) string {
 		return formatDuration(p.Bucket)
 	case Refresh:
 		return formatDuration(p.Refresh)
+	case MinRuntime:
+		return formatDuration(p.MinRuntime)
+	case MinRuntimeCap:
+		return formatDuration(p.MinRuntimeCap)
 	}
 	return ""
 }
@@ -100,6 +113,10 @@ func (p *Policy) set(setting, value string) error {
 		p.Bucket = d
 	case Refresh:
 		p.Refresh = d
+	case MinRuntime:
+		p.MinRuntime = d
+	case MinRuntimeCap:
+		p.MinRuntimeCap = d
 	default:
 		return fmt.Errorf("setting %q is not known to this release", setting)
 	}
@@ -160,6 +177,8 @@ func outOfRange(setting string, seconds int64) string {
 		return "must divide a day into equal parts, for example 1m, 15m, 1h or 1d"
 	case setting == Refresh && (seconds < 1 || seconds > day):
 		return "must be from 1 second to 1 day"
+	case (setting == MinRuntime || setting == MinRuntimeCap) && seconds > 366*day:
+		return "must be from 0s to 366 days"
 	}
 	return ""
 }

@@ -28,22 +28,31 @@ func TestPolicyHasDefaultsAndAHistory(t *testing.T) {
 	ok(t)(s.SetPolicy(ctx, cluster, budgets.Lookback, "3m", by(day(4))))
 
 	require.Equal(t, budgets.DefaultPolicy, at(0))
-	require.Equal(t, budgets.Policy{Lookback: 36 * time.Hour, Mode: "additive", Bucket: 15 * time.Minute, Refresh: 5 * time.Second}, at(3))
-	require.Equal(t, budgets.Policy{Lookback: 3 * time.Minute, Mode: "additive", Bucket: 15 * time.Minute, Refresh: 30 * time.Second}, at(5))
+	ok(t)(s.SetPolicy(ctx, cluster, budgets.MinRuntime, "2h", by(day(3))))
+	ok(t)(s.SetPolicy(ctx, cluster, budgets.MinRuntimeCap, "1h", by(day(5)))) // below the other
+
+	want := budgets.Policy{
+		Lookback: 36 * time.Hour, Mode: "additive", Bucket: 15 * time.Minute, Refresh: 5 * time.Second,
+		MinRuntime: 2 * time.Hour, MinRuntimeCap: 8 * time.Hour,
+	}
+	require.Equal(t, want, at(3))
+	want.Lookback, want.Refresh, want.MinRuntimeCap = 3*time.Minute, 30*time.Second, time.Hour
+	require.Equal(t, want, at(5))
 
 	history, err := s.PolicyHistory(ctx, cluster)
 	require.NoError(t, err)
-	require.Len(t, history, 5)
+	require.Len(t, history, 7)
 	require.Equal(t, "129600s", history[0].Value)
 }
 
 func TestPolicyValues(t *testing.T) {
 	s := budgets.NewStore(pgtest.Pool(t))
 	for setting, values := range map[string][]string{
-		budgets.Lookback: {"1m", "60s", "7d", "168h", "3660d", "1d1h1m1s"},
-		budgets.Mode:     {"strict", "additive"},
-		budgets.Bucket:   {"1s", "1m", "90m", "1h", "24h", "1d"},
-		budgets.Refresh:  {"1s", "30s", "1d"},
+		budgets.Lookback:   {"1m", "60s", "7d", "168h", "3660d", "1d1h1m1s"},
+		budgets.Mode:       {"strict", "additive"},
+		budgets.Bucket:     {"1s", "1m", "90m", "1h", "24h", "1d"},
+		budgets.Refresh:    {"1s", "30s", "1d"},
+		budgets.MinRuntime: {"0", "0s", "1s", "90m", "366d"}, budgets.MinRuntimeCap: {"0s", "8h", "366d"},
 	} {
 		for _, value := range values {
 			ok(t)(s.SetPolicy(ctx, cluster, setting, value, by(day(0))))
@@ -61,11 +70,12 @@ func TestPolicyRefusesOtherValues(t *testing.T) {
 	pool := pgtest.Pool(t)
 	s := budgets.NewStore(pool)
 	for setting, values := range map[string][]string{
-		budgets.Lookback: {"", "59s", "0", "60", "-7d", "7", "1w", "1.5d", "3661d", "1m30.5s", "inf", "99999999999d"},
-		budgets.Mode:     {"", "loose", "strict,additive"},
-		budgets.Bucket:   {"", "0s", "7m", "25h", "2d", "1500ms", "-1h"},
-		budgets.Refresh:  {"", "0s", "25h", "0.5s", "-1s"},
-		"window":         {"7d"},
+		budgets.Lookback:   {"", "59s", "0", "60", "-7d", "7", "1w", "1.5d", "3661d", "1m30.5s", "inf", "99999999999d"},
+		budgets.Mode:       {"", "loose", "strict,additive"},
+		budgets.Bucket:     {"", "0s", "7m", "25h", "2d", "1500ms", "-1h"},
+		budgets.Refresh:    {"", "0s", "25h", "0.5s", "-1s"},
+		budgets.MinRuntime: {"", "-1s", "1.5s", "367d", "366d1s", "1"}, budgets.MinRuntimeCap: {"", "-1s", "0.5h0.5s", "366d1s"},
+		"window": {"7d"},
 	} {
 		for _, value := range values {
 			_, err := s.SetPolicy(ctx, cluster, setting, value, by(day(0)))
@@ -79,6 +89,7 @@ func TestPolicyRefusesOtherValues(t *testing.T) {
 	for setting, values := range map[string][]string{
 		budgets.Lookback: {"59s", "60", "316224001s", "1m"}, budgets.Mode: {"loose"},
 		budgets.Bucket: {"0s", "420s", "86401s"}, budgets.Refresh: {"0s", "86401s"}, "window": {"60s"},
+		budgets.MinRuntime: {"-1s", "00s", "1h", "31622401s"}, budgets.MinRuntimeCap: {"", "60", "31622401s", "100000000s"},
 	} {
 		for _, value := range values {
 			_, err := pool.Exec(ctx, `INSERT INTO gpubudget.ledger (cluster, kind, actor, setting, value)
@@ -96,6 +107,8 @@ func TestNormalPolicy(t *testing.T) {
 		{"MODE", "Strict", budgets.Mode, "strict"},
 		{"bucket", "60m", budgets.Bucket, "1h"},
 		{"refresh", "90s", budgets.Refresh, "1m30s"},
+		{"Min_Runtime", "0m", budgets.MinRuntime, "0s"},
+		{"min_runtime_cap", "480m", budgets.MinRuntimeCap, "8h"},
 	} {
 		name, normal, err := budgets.NormalPolicy(tc.setting, tc.value)
 		require.NoError(t, err)

@@ -121,6 +121,32 @@ func TestUpKeepsWhatIsThere(t *testing.T) {
 	require.ErrorContains(t, err, "would hold 100.0000001 % of it")
 }
 
+// Settings that the first release knew stay as they were, and more can be set.
+func TestUpAddsSettings(t *testing.T) {
+	cfg := emptyDatabase(t)
+	require.NoError(t, migrations.UpTo(ctx, cfg, 3))
+	conn := connect(t, cfg)
+	const set = "INSERT INTO gpubudget.ledger (cluster, kind, actor, setting, value) VALUES ('c1', 'policy_set', 'a', $1, $2)"
+	for setting, value := range map[string]string{"mode": "additive", "lookback": "60s", "bucket": "86400s", "refresh": "1s"} {
+		_, err := conn.Exec(ctx, set, setting, value)
+		require.NoError(t, err)
+	}
+	const all = "SELECT to_jsonb(l)::text FROM gpubudget.ledger l WHERE seq <= 4 ORDER BY seq"
+	before := query[string](t, conn, all)
+	require.Len(t, before, 4)
+	_, err := conn.Exec(ctx, set, "min_runtime", "3600s")
+	require.ErrorContains(t, err, "ledger_policy_valid")
+
+	require.NoError(t, migrations.Up(ctx, cfg, nil))
+	require.Equal(t, before, query[string](t, conn, all))
+	for _, setting := range []string{"min_runtime", "min_runtime_cap"} {
+		_, err = conn.Exec(ctx, set, setting, "3600s")
+		require.NoError(t, err)
+		_, err = conn.Exec(ctx, set, setting, "31622401s")
+		require.ErrorContains(t, err, "ledger_policy_valid")
+	}
+}
+
 // Demand that an older release recorded, or goes on recording, is kept. Nobody
 // knows when in its bucket it began.
 func TestUpKeepsDemand(t *testing.T) {

@@ -23,12 +23,21 @@ func (p *program) policyCommand() *cli.Command {
 }
 
 const policyText = `
-lookback  length of the sliding window in which usage is compared with
-          entitlement: 7d, 36h, 1d12h; 1 minute to 3660 days (default 7d)
-mode      how a job's priority is made: strict (account rank before all else) or
-          additive (Slurm's weighted sum) (default strict)
-bucket    what usage and demand are added up by: a part of a day (default 1h)
-refresh   how often the plugin reads the database: 1 second to 1 day (default 30s)`
+lookback         length of the sliding window in which usage is compared with
+                 entitlement: 7d, 36h, 1d12h; 1 minute to 3660 days (default 7d)
+mode             how a job's priority is made: strict (account rank before all
+                 else) or additive (Slurm's weighted sum) (default strict)
+bucket           what usage and demand are added up by: a part of a day
+                 (default 1h)
+refresh          how often the plugin reads the database: 1 second to 1 day
+                 (default 30s)
+min_runtime      minimum runtime of a job that names none: 0s to 366 days
+                 (default 1h)
+min_runtime_cap  the longest minimum runtime that a job can name: 0s to 366 days
+                 (default 8h)
+
+The last two are terms of the scheduling contract. Nothing acts on them yet:
+jobs are not preempted.`
 
 func (p *program) policyGetCommand() *cli.Command {
 	return &cli.Command{
