@@ -149,7 +149,7 @@ func TestMigrationToTheLedgerAndBack(t *testing.T) {
 	require.False(t, h.engine.GoesBySlurm())
 	got := h.pass(append(s.list(), h.pending(12, "bio", "carol", nil), h.pending(13, "idle", "dora", nil))...)
 	require.Greater(t, got[12], got[13])
-	require.Greater(t, got[13], uint32(0))
+	require.Positive(t, got[13])
 	require.NotEqual(t, uint32(900), got[12], "packed, not a weighted sum")
 
 	switchTo("Shares=slurm")

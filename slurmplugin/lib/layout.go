@@ -30,12 +30,10 @@ func layouts() []place {
 		gf engine.Factors
 		ca C.struct_gpub_assoc
 		ga engine.Assoc
-		cs C.struct_gpub_slurm_assoc
-		gs engine.SlurmAssoc
 		cc C.struct_gpub_cluster
 		gc engine.Cluster
 	)
-	return []place{
+	return append(slurmAssocLayout(), []place{
 		{"sizeof gpub_job", unsafe.Sizeof(cj), unsafe.Sizeof(gj)},
 		{"gpub_job.job_id", unsafe.Offsetof(cj.job_id), unsafe.Offsetof(gj.JobID)},
 		{"gpub_job.array_job_id", unsafe.Offsetof(cj.array_job_id), unsafe.Offsetof(gj.ArrayJobID)},
@@ -105,6 +103,21 @@ func layouts() []place {
 		{"gpub_assoc.usage_norm", unsafe.Offsetof(ca.usage_norm), unsafe.Offsetof(ga.UsageNorm)},
 		{"gpub_assoc.usage_seconds", unsafe.Offsetof(ca.usage_seconds), unsafe.Offsetof(ga.UsageSeconds)},
 
+		{"sizeof gpub_cluster", unsafe.Sizeof(cc), unsafe.Sizeof(gc)},
+		{"gpub_cluster.nodes", unsafe.Offsetof(cc.nodes), unsafe.Offsetof(gc.Nodes)},
+		{"gpub_cluster.cpus", unsafe.Offsetof(cc.cpus), unsafe.Offsetof(gc.CPUs)},
+		{"gpub_cluster.gpus", unsafe.Offsetof(cc.gpus), unsafe.Offsetof(gc.GPUs)},
+		{"gpub_cluster.gpus_configured", unsafe.Offsetof(cc.gpus_configured), unsafe.Offsetof(gc.GPUsConfigured)},
+		{"gpub_cluster.qos_priority_max", unsafe.Offsetof(cc.qos_priority_max), unsafe.Offsetof(gc.QOSPriorityMax)},
+	}...)
+}
+
+func slurmAssocLayout() []place {
+	var (
+		cs C.struct_gpub_slurm_assoc
+		gs engine.SlurmAssoc
+	)
+	return []place{
 		{"sizeof gpub_slurm_assoc", unsafe.Sizeof(cs), unsafe.Sizeof(gs)},
 		{"gpub_slurm_assoc.id", unsafe.Offsetof(cs.id), unsafe.Offsetof(gs.ID)},
 		{"gpub_slurm_assoc.parent", unsafe.Offsetof(cs.parent), unsafe.Offsetof(gs.Parent)},
@@ -117,13 +130,6 @@ func layouts() []place {
 		{"gpub_slurm_assoc.usage_efctv", unsafe.Offsetof(cs.usage_efctv), unsafe.Offsetof(gs.UsageEffective)},
 		{"gpub_slurm_assoc.level_fs", unsafe.Offsetof(cs.level_fs), unsafe.Offsetof(gs.LevelFS)},
 		{"gpub_slurm_assoc.fs_factor", unsafe.Offsetof(cs.fs_factor), unsafe.Offsetof(gs.Factor)},
-
-		{"sizeof gpub_cluster", unsafe.Sizeof(cc), unsafe.Sizeof(gc)},
-		{"gpub_cluster.nodes", unsafe.Offsetof(cc.nodes), unsafe.Offsetof(gc.Nodes)},
-		{"gpub_cluster.cpus", unsafe.Offsetof(cc.cpus), unsafe.Offsetof(gc.CPUs)},
-		{"gpub_cluster.gpus", unsafe.Offsetof(cc.gpus), unsafe.Offsetof(gc.GPUs)},
-		{"gpub_cluster.gpus_configured", unsafe.Offsetof(cc.gpus_configured), unsafe.Offsetof(gc.GPUsConfigured)},
-		{"gpub_cluster.qos_priority_max", unsafe.Offsetof(cc.qos_priority_max), unsafe.Offsetof(gc.QOSPriorityMax)},
 	}
 }
 
