@@ -38,9 +38,18 @@ func (s *Store) Charges(ctx context.Context, cluster string, w fairshare.Period,
 	if err != nil {
 		return nil, nil, fmt.Errorf("read charges of %s: %w", cluster, err)
 	}
-	var c fairshare.Charge
-	var funded bool
-	_, err = pgx.ForEachRow(rows, []any{&c.From, &c.Until, &c.Account, &c.User, &funded, &c.Amount}, func() error {
+	var (
+		from, until   time.Time
+		amount        int64
+		funded        bool
+		names         = make(map[string]string)
+		account, user = interned{names: names}, interned{names: names}
+	)
+	_, err = pgx.ForEachRow(rows, []any{&from, &until, &account, &user, &funded, &amount}, func() error {
+		c := fairshare.Charge{
+			Period:  fairshare.Period{From: fairshare.At(from), Until: fairshare.At(until)},
+			Account: account.text, User: user.text, Amount: fairshare.GPUMillis(amount),
+		}
 		if funded {
 			allocated = append(allocated, c)
 		} else {
@@ -52,6 +61,24 @@ func (s *Store) Charges(ctx context.Context, cluster string, w fairshare.Period,
 		return nil, nil, fmt.Errorf("read charges of %s: %w", cluster, err)
 	}
 	return allocated, unallocated, nil
+}
+
+// interned is a text of a column in which few are told many times: each of them
+// is stored once.
+type interned struct {
+	names map[string]string
+	text  string
+}
+
+// ScanBytes makes it a pgtype.BytesScanner.
+func (t *interned) ScanBytes(text []byte) error {
+	known, ok := t.names[string(text)]
+	if !ok {
+		known = string(text)
+		t.names[known] = known
+	}
+	t.text = known
+	return nil
 }
 
 // charges reads whole buckets inside the window [$2, $3), and the runs of those
@@ -75,7 +102,7 @@ WITH edge AS MATERIALIZED (
 	) split
 	WHERE starts_at >= $2 AND ends_at <= $3
 )
-SELECT gpubudget.unix_ms(c.starts_at), gpubudget.unix_ms(c.ends_at), c.account, c.user_name, c.allocated, c.gpu_ms
+SELECT c.starts_at, c.ends_at, c.account, c.user_name, c.allocated, c.gpu_ms
 FROM (
 	SELECT starts_at, ends_at, account, user_name, allocated, gpu_ms
 	FROM gpubudget.usage_bucket b

@@ -3,15 +3,16 @@
 package engine
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/gob"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"gpubudget/budgets"
 	"gpubudget/fairshare"
@@ -58,26 +59,38 @@ var errNoSnapshot = errors.New("there is none")
 // saveSnapshot replaces the snapshot in a folder. A crash leaves the old one or
 // the new one, whole.
 func saveSnapshot(dir string, s *Snapshot) error {
-	var body bytes.Buffer
-	if err := gob.NewEncoder(&body).Encode(s); err != nil {
-		return fmt.Errorf("encode snapshot: %w", err)
-	}
-	sum := sha256.Sum256(body.Bytes())
-	text := slices.Concat([]byte(snapshotFormat), sum[:], body.Bytes())
-	if err := replaceFile(filepath.Join(dir, snapshotName), text); err != nil {
+	err := replaceFile(filepath.Join(dir, snapshotName), func(f *os.File) error { return encodeSnapshot(f, s) })
+	if err != nil {
 		return fmt.Errorf("save snapshot: %w", err)
 	}
 	return nil
 }
 
+// encodeSnapshot writes the snapshot piece by piece: it may be large, and
+// slurmctld's memory is not ours to fill.
+func encodeSnapshot(f *os.File, s *Snapshot) error {
+	sum := sha256.New()
+	if _, err := f.Write(append([]byte(snapshotFormat), make([]byte, sha256.Size)...)); err != nil {
+		return err
+	}
+	body := bufio.NewWriterSize(io.MultiWriter(f, sum), 1<<16)
+	if err := gob.NewEncoder(body).Encode(s); err != nil {
+		return err
+	}
+	if err := body.Flush(); err != nil {
+		return err
+	}
+	_, err := f.WriteAt(sum.Sum(nil), int64(len(snapshotFormat)))
+	return err
+}
+
 // replaceFile writes a file beside path and moves it there.
-func replaceFile(path string, text []byte) error {
+func replaceFile(path string, write func(*os.File) error) error {
 	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(text)
-	if err == nil {
+	if err = write(f); err == nil {
 		err = f.Sync()
 	}
 	if err := errors.Join(err, f.Close()); err != nil {

@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"sync"
@@ -20,6 +21,10 @@ var version = "dev"
 // there for slurmctld, and one refresh beside one pass is all we ever do.
 const maxProcs = 4
 
+// gcPercent is how much garbage may lie beside what is in use, by default:
+// memory is slurmctld's, and there is time to collect it.
+const gcPercent = 40
+
 var errABI = errors.New("bridge.h of the shim and of libgpubudget.so differ: install both from one build")
 
 // running is the engine between gpub_start and gpub_stop.
@@ -30,6 +35,9 @@ var running atomic.Pointer[engine.Engine]
 func start(h engine.Host) error {
 	if n := min(maxProcs, runtime.NumCPU()); runtime.GOMAXPROCS(0) > n {
 		runtime.GOMAXPROCS(n)
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
 	}
 	if err := stop(); err != nil {
 		return err

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package engine
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gpubudget/conf"
+	"gpubudget/fairshare"
+	"gpubudget/internal/pgtest"
+	"gpubudget/usage"
+)
+
+// BenchmarkRefresh reads a week of what all users have used and installs it, as
+// the refresher does. In one case every user ran two jobs of two hours a day, in
+// the other everybody ran all the time.
+func BenchmarkRefresh(b *testing.B) {
+	for _, c := range []struct {
+		name        string
+		runs, hours int // of each user
+	}{{"part-time", 14, 2}, {"always", 8, 24}} {
+		b.Run(fmt.Sprintf("users=%d/%s", benchAccounts*benchUsers, c.name), func(b *testing.B) {
+			benchRefresh(b, c.runs, c.hours)
+		})
+	}
+}
+
+func benchRefresh(b *testing.B, runs, hours int) {
+	b.Helper()
+	pool := pgtest.Pool(b)
+	for _, sql := range []string{
+		fmt.Sprintf(`INSERT INTO gpubudget.ledger (cluster, kind, actor, account, parent, share, effective_from)
+		SELECT 'bench', 'account_add', 'bench', 'account' || i, 'root', %d, now() - interval '30 days'
+		FROM generate_series(0, %d) i`, fairshare.Whole/benchAccounts, benchAccounts-1),
+		fmt.Sprintf(`INSERT INTO gpubudget.ledger (cluster, kind, actor, account, user_name, share, effective_from)
+		SELECT 'bench', 'user_add', 'bench', 'account' || i / %d, 'user' || i, -1, now() - interval '30 days'
+		FROM generate_series(0, %d) i`, benchUsers, benchAccounts*benchUsers-1),
+		fmt.Sprintf(`INSERT INTO gpubudget.job_run (cluster, job_id, account, user_name, gpus, allocated, started_at, ended_at, seen_at, end_seen_at)
+		SELECT 'bench', i * %[3]d + n, 'account' || i / %[1]d, 'user' || i, 1 + i %% 8, true, t, t + interval '%[4]d hours', t, t
+		FROM generate_series(0, %[2]d) i, generate_series(1, %[3]d) n,
+			LATERAL (VALUES (date_trunc('second', now() - n * interval '7 days' / %[3]d - i %% 90 * interval '1 minute'))) v (t)`,
+			benchUsers, benchAccounts*benchUsers-1, runs, hours),
+		`INSERT INTO gpubudget.capacity (cluster, since, milli_gpus) VALUES ('bench', now() - interval '30 days', 1000000)`,
+		`VACUUM ANALYZE`,
+	} {
+		_, err := pool.Exec(b.Context(), sql)
+		require.NoError(b, err)
+	}
+	e := newEngine(Host{Cluster: "bench", StateDir: b.TempDir(), Log: func(Level, string) {}, Clock: time.Now}, conf.Defaults())
+	conn, err := pool.Acquire(b.Context())
+	require.NoError(b, err)
+	defer conn.Release()
+	db := &database{conn: conn.Conn(), usage: usage.NewStore(conn.Conn()), cluster: "bench"}
+	var held runtime.MemStats
+	b.ReportAllocs()
+	for b.Loop() {
+		now := fairshare.At(time.Now())
+		s, err := db.read(b.Context(), now)
+		require.NoError(b, err)
+		e.install(s, now, true)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&held)
+	b.ReportMetric(float64(len(e.snapshot.Charges)), "charges")
+	b.ReportMetric(float64(held.HeapAlloc)/(1<<20), "MiB-live")
+}
