@@ -55,11 +55,11 @@ func startSide(ctx context.Context, priority string, opts Options) (s *side, err
 	accounts, users := tree(opts.Users, opts.Accounts)
 	s.cluster, err = testcluster.Start(ctx, testcluster.Options{
 		Nodes: 8, GPUsPerNode: 8, CPUsPerNode: 64, Users: users, Accounts: accounts, Slurmdbd: true, Priority: priority,
-		// As in production, and what 100,000 jobs need: submissions that don't
-		// try to start the job at once.
+		// What 100,000 jobs need: submissions that don't try to start the job
+		// at once, and a scheduler that leaves the locks to others.
 		SlurmConf: []string{
 			"StateSaveLocation=" + s.state,
-			"SchedulerParameters=defer,bf_interval=60,bf_max_job_test=500,sched_interval=30",
+			"SchedulerParameters=defer,sched_interval=-1,bf_interval=60,bf_max_job_test=50",
 			"PriorityCalcPeriod=1", "SlurmctldDebug=info", "MaxJobCount=300000", "MessageTimeout=60",
 		},
 		SlurmctldEnv: []string{"LD_AUDIT=" + filepath.Join(s.state, "probe.so"), "GPUBENCH_PROBE=" + filepath.Join(s.state, "probe")},
