@@ -59,11 +59,13 @@ type explanation struct {
 		GPUs    int64  `json:"gpus"`
 		Cause   string `json:"cause"`
 		Parting *struct {
-			Below        string
-			Mine, Theirs struct {
+			Mine struct {
+				LevelFS *float64 `json:"level_fs"`
+			} `json:"mine"`
+			Theirs struct {
 				LevelFS  *float64 `json:"level_fs"`
 				Infinite bool     `json:"level_fs_infinite"`
-			}
+			} `json:"theirs"`
 		} `json:"parting"`
 		Text string `json:"text"`
 	} `json:"ahead"`

@@ -384,14 +384,14 @@ func (x *explainer) shares(s Side) (has, free fairshare.Share) {
 	free = fairshare.Whole
 	for i := range tree.Nodes {
 		n := &tree.Nodes[i]
-		if n.Parent >= 0 && tree.Nodes[n.Parent].Name == parent && !(s.User == "" && n.Name == s.Account) {
+		if n.Parent >= 0 && tree.Nodes[n.Parent].Name == parent && (s.User != "" || n.Name != s.Account) {
 			free -= n.Share
 		}
 		if n.Name != parent {
 			continue
 		}
 		for _, u := range n.Users {
-			if !u.EqualPart && !(s.User == u.Name) {
+			if !u.EqualPart && s.User != u.Name {
 				free -= u.Share
 			}
 		}

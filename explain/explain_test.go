@@ -336,7 +336,7 @@ func TestPartingAgreesWithRank(t *testing.T) {
 			if ranks != 0 {
 				require.NotEqual(t, -ranks, p.Order(), "%v and %v part so: %+v", mine, theirs, p)
 			}
-			require.NotEqual(t, p.Below, "")
+			require.NotEmpty(t, p.Below)
 		}
 		for i := range r.Accounts {
 			for j := range r.Accounts {

@@ -81,16 +81,27 @@ func order(r *fairshare.Ranking, strict bool, mine, theirs Subject) int {
 	switch {
 	case !here || !there:
 		return boolOrder(here, there)
-	case strict && mine.Account == theirs.Account:
-		return orderOfUsers(r, mine, theirs, func(u *fairshare.UserStanding) int { return u.Level })
-	case strict && (a.Rank > 0 || mine.User != "") && (b.Rank > 0 || theirs.User != ""):
-		return fairshare.ComparePlaces(a, b)
-	case strict && a.Funded != b.Funded:
-		return boolOrder(a.Funded, b.Funded)
 	case !strict && mine.User != "" && theirs.User != "":
 		return orderOfUsers(r, mine, theirs, func(u *fairshare.UserStanding) int { return u.Rank })
+	case !strict:
+		return orderByPaths(r, mine, theirs, false)
+	case mine.Account == theirs.Account:
+		return orderOfUsers(r, mine, theirs, func(u *fairshare.UserStanding) int { return u.Level })
+	case hasPlace(a, mine) && hasPlace(b, theirs):
+		return fairshare.ComparePlaces(a, b)
+	case a.Funded != b.Funded:
+		return boolOrder(a.Funded, b.Funded)
 	}
-	if p, parted := part(r, mine, theirs, strict); parted {
+	return orderByPaths(r, mine, theirs, true)
+}
+
+// hasPlace tells whether a subject stands in the order of accounts: users do, as
+// their account, and accounts that have users of their own. Others are compared
+// where the paths part.
+func hasPlace(a *fairshare.AccountStanding, s Subject) bool { return a.Rank > 0 || s.User != "" }
+
+func orderByPaths(r *fairshare.Ranking, mine, theirs Subject, pooled bool) int {
+	if p, parted := part(r, mine, theirs, pooled); parted {
 		return p.Order()
 	}
 	return 0

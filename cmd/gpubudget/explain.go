@@ -52,8 +52,8 @@ func (p *program) explain(c *cli.Context) error {
 		return err
 	}
 	word := c.Args().First()
-	if strings.Contains(word, "_[") {
-		return misuse(c, "%q is several tasks of an array: name one, as in %s_1, or the array", word, word[:strings.Index(word, "_[")])
+	if array, _, several := strings.Cut(word, "_["); several {
+		return misuse(c, "%q is several tasks of an array: name one, as in %s_1, or the array", word, array)
 	}
 	return p.withDatabase(c, func(db *database) error {
 		cluster, err := db.cluster(c)

@@ -186,7 +186,7 @@ func ifSet(n int) *int {
 func factorsOf(r *queue.Factors) factorsJSON {
 	out := factorsJSON{
 		Partition: r.In, Priority: r.Priority, Site: r.Site, Age: r.Age, Assoc: r.Assoc, FairShare: r.Fairshare,
-		JobSize: r.JobSize, PartitionFactor: r.Factors.Partition, QOS: r.QOS, Nice: r.Nice,
+		JobSize: r.JobSize, PartitionFactor: r.Partition, QOS: r.QOS, Nice: r.Nice,
 	}
 	for i, name := range r.TRESNames {
 		if out.TRES == nil {

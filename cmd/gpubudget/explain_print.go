@@ -249,7 +249,7 @@ func factorsTable(f *finding) *output.Table {
 			tres = append(tres, fmt.Sprintf("%s=%.0f", name, r.TRES[i]))
 		}
 		t.Add(r.In, strconv.FormatUint(uint64(r.Priority), 10), strconv.FormatInt(r.Site, 10), whole(r.Age), whole(r.Assoc), whole(r.Fairshare),
-			whole(r.JobSize), whole(r.Factors.Partition), whole(r.QOS), strconv.FormatInt(r.Nice, 10), strings.Join(tres, ","))
+			whole(r.JobSize), whole(r.Partition), whole(r.QOS), strconv.FormatInt(r.Nice, 10), strings.Join(tres, ","))
 	}
 	return t
 }
@@ -346,6 +346,7 @@ func whyText(f *finding, r *explain.Rival) string {
 		return who + partingText(why.Parting)
 	case explain.Earlier:
 		return who + "same priority, submitted earlier"
+	case explain.Column:
 	}
 	text := fmt.Sprintf("%s%s more of %s", who, whole(why.Points), why.Column)
 	if why.Parting != nil {
@@ -356,14 +357,17 @@ func whyText(f *finding, r *explain.Rival) string {
 
 // partingText says where two paths part, and how the two sides stand there.
 func partingText(p *explain.Parting) string {
-	text := fmt.Sprintf("below %s: ", p.Below)
+	var text strings.Builder
+	fmt.Fprintf(&text, "below %s: ", p.Below)
 	for _, tied := range p.Tied {
-		text += fmt.Sprintf("%s and %s are level at %s, below them ", sideText(tied.Theirs), sideText(tied.Mine), levelFS(tied.Mine.LevelFS))
+		fmt.Fprintf(&text, "%s and %s are level at %s, below them ", sideText(tied.Theirs), sideText(tied.Mine), levelFS(tied.Mine.LevelFS))
 	}
 	if p.Order() == 0 {
-		return text + fmt.Sprintf("%s and %s are level at %s", sideText(p.Theirs), sideText(p.Mine), levelFS(p.Mine.LevelFS))
+		fmt.Fprintf(&text, "%s and %s are level at %s", sideText(p.Theirs), sideText(p.Mine), levelFS(p.Mine.LevelFS))
+	} else {
+		fmt.Fprintf(&text, "%s has LevelFS %s, %s %s", sideText(p.Theirs), levelFS(p.Theirs.LevelFS), sideText(p.Mine), levelFS(p.Mine.LevelFS))
 	}
-	return text + fmt.Sprintf("%s has LevelFS %s, %s %s", sideText(p.Theirs), levelFS(p.Theirs.LevelFS), sideText(p.Mine), levelFS(p.Mine.LevelFS))
+	return text.String()
 }
 
 func sideText(s explain.Side) string {
@@ -392,7 +396,7 @@ func (p *program) changeText(f *finding, c *explain.Change) string {
 	}
 	switch c.Kind {
 	case explain.Unfunded:
-		return fmt.Sprintf("%s has no budget: a share or a deposit puts its jobs among those that have one", mine)
+		return mine + " has no budget: a share or a deposit puts its jobs among those that have one"
 	case explain.Balance:
 		if c.Amount > 0 {
 			return fmt.Sprintf("%s %s used %.2f GPU-hours more than was due in the window", mine, has, c.Amount.Hours())
@@ -407,6 +411,7 @@ func (p *program) changeText(f *finding, c *explain.Change) string {
 			return fmt.Sprintf("nice and QOS count within %s only, where nothing is ahead of it", mine)
 		}
 		return fmt.Sprintf("a lower nice or a higher QOS counts within %s only, where %d of the jobs ahead are", mine, c.Jobs)
+	case explain.Points:
 	}
 	return fmt.Sprintf("%d more points pass the next job; a nice that is as much lower gives them", c.Points)
 }
@@ -454,7 +459,7 @@ func shareText(f *finding, c *explain.Change) string {
 	text := fmt.Sprintf("a share of %s of %s throughout the window, not %s, would put %s level with %s",
 		amount.Percent(c.Share), of, amount.Percent(c.Has), subjectText(f, c), rivalText(c))
 	if c.Share > c.Free {
-		text += fmt.Sprintf("; its siblings leave %s", amount.Percent(c.Free))
+		text += "; its siblings leave " + amount.Percent(c.Free)
 	}
 	return text
 }
