@@ -46,6 +46,22 @@ func (b *Budget) Tree(at Instant) *Tree {
 // it to count where it belongs.
 func (b *Budget) Moves() []Instant { return newLayout(b).moves }
 
+// LastParents tells under whom it counts what accounts use at an instant: by
+// account its parent, for a closed account the one under which it stood last, ""
+// for root. Accounts that root does not reach are missing.
+func (b *Budget) LastParents(at Instant) map[string]string {
+	l := newLayout(b)
+	s := l.shape(at, true)
+	parents := make(map[string]string, len(s.order))
+	for _, a := range s.order {
+		parents[l.accounts[a].Name] = ""
+		if parent := s.parent[a]; parent >= 0 {
+			parents[l.accounts[a].Name] = l.accounts[parent].Name
+		}
+	}
+	return parents
+}
+
 // layout is a Budget with everything sorted and numbered: accounts by name,
 // users by (account, name). It depends on no order in the Budget.
 type layout struct {

@@ -255,6 +255,61 @@ func TestOwedInTheHourInWhichAnAccountIsOpened(t *testing.T) {
 	require.InDelta(t, 20*6/60.0, r.Rows[0].Owed.Hours(), 1e-6, "the cluster could have given all of it since the hour began")
 }
 
+// Former members and closed accounts were due something, whether they used it or
+// not, and what still runs in a closed account counts where that stood last.
+func TestWhoLeftWasDueSomething(t *testing.T) {
+	db := pgtest.Pool(t)
+	b, u := budgets.NewStore(db), usage.NewStore(db)
+	const cluster, h = "new", fairshare.GPUHour
+	day := func(n int) budgets.Note {
+		return budgets.Note{Actor: "x", From: reporttest.Start.Add(time.Duration(n) * 24 * time.Hour)}
+	}
+	ok := func(_ budgets.Entry, err error) { t.Helper(); require.NoError(t, err) }
+	ok(b.AddAccount(ctx, cluster, "lab", "root", percent(50), day(-20)))
+	ok(b.AddAccount(ctx, cluster, "gone", "lab", percent(100), day(-20)))
+	ok(b.AddAccount(ctx, cluster, "group", "gone", percent(50), day(-20)))
+	ok(b.AddAccount(ctx, cluster, "ancient", "lab", 0, day(-20)))
+	for _, user := range []string{"amy", "ben"} {
+		ok(b.AddUser(ctx, cluster, "root", user, percent(10), day(-20)))
+		ok(b.AddUser(ctx, cluster, "group", user, fairshare.EqualPart, day(-20)))
+	}
+	ok(b.CloseAccount(ctx, cluster, "ancient", day(-10)))
+	ok(b.RemoveUser(ctx, cluster, "root", "ben", day(1)))
+	ok(b.CloseAccount(ctx, cluster, "group", day(2)))
+	ok(b.CloseAccount(ctx, cluster, "gone", day(4)))
+	require.NoError(t, u.WriteCapacity(ctx, cluster, reporttest.Start, 10*fairshare.GPU))
+	require.NoError(t, u.WriteQueue(ctx, cluster, reporttest.Now, []usage.Queue{
+		{Account: "group", User: "amy", RunningJobs: 1, RunningGPUs: 4, PendingJobs: 1, PendingGPUs: 2},
+		{Account: "ancient", User: "cal", RunningJobs: 1, RunningGPUs: 1},
+		{Account: "root", User: "amy", RunningJobs: 2, RunningGPUs: 2},
+	}))
+	r := build(t, db, cluster, reporttest.Now)
+	type line struct {
+		account, user    string
+		place            report.Place
+		entitled         fairshare.GPUMillis
+		running, pending int64
+	}
+	var got []line
+	for _, row := range r.Rows {
+		got = append(got, line{row.Account, row.User, row.Place, row.Entitled, row.RunningGPUs, row.PendingGPUs})
+	}
+	require.Equal(t, []line{
+		{"root", "", report.InTree, 10 * 168 * h, 7, 2},
+		{"root", "amy", report.InTree, 168 * h, 2, 0},
+		{"root", "ben", report.Guest, 24 * h, 0, 0},
+		{"lab", "", report.InTree, 5 * 168 * h, 5, 2},
+		{"ancient", "", report.Closed, 0, 1, 0},
+		{"ancient", "cal", report.Closed, 0, 1, 0},
+		{"gone", "", report.Closed, 5 * 96 * h, 4, 2},
+		{"group", "", report.Closed, 5 * 48 * h / 2, 4, 2},
+		{"group", "amy", report.Closed, 5 * 48 * h / 4, 4, 2},
+		{"group", "ben", report.Closed, 5 * 48 * h / 4, 0, 0},
+	}, got)
+}
+
+func percent(p int64) fairshare.Share { return fairshare.Whole / 100 * fairshare.Share(p) }
+
 // A policy of seconds over months must not take that many buckets.
 func TestShortBucketsOverALongWindow(t *testing.T) {
 	db := pgtest.Pool(t)

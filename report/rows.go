@@ -4,6 +4,7 @@ package report
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -21,17 +22,20 @@ func (r *Report) fill(rec *Record) {
 	_, free := usage.Charges(rec.Open, r.UsedUntil)
 	free = slices.Concat(rec.Free, free)
 
-	b := builder{report: r, queue: rec.Queue, guests: map[string][]string{}}
+	b := builder{report: r, queue: rec.Queue, people: map[string][]string{}}
 	in.Budget = b.invite(in.Budget, in.Charges, free)
 	b.ranking = fairshare.Rank(in)
 	b.deliveries = fairshare.Deliver(fairshare.DeliveryInput{
 		Budget: in.Budget, Window: r.Window, Bucket: bucketFor(r.Window, r.Policy.Bucket),
 		Charges: in.Charges, Unallocated: free, Demand: rec.Demand,
 	})
+	b.due = in.Budget.Entitlements(r.Window)
+	b.parents = in.Budget.LastParents(r.Window.Until)
 	b.charged = in.Budget.Usage(r.Window, in.Charges)
 	b.free = in.Budget.Usage(r.Window, free)
-	b.tree()
-	b.closed()
+	queue := b.queueOfTree()
+	b.tree(queue)
+	b.closed(queue)
 	b.rest()
 }
 
@@ -48,10 +52,12 @@ type builder struct {
 	report     *Report
 	ranking    *fairshare.Ranking
 	deliveries []fairshare.Delivery
+	due        *fairshare.Entitlements
 	charged    *fairshare.Usage
 	free       *fairshare.Usage
 	queue      []usage.Queue
-	guests     map[string][]string // of each account of the ledger, by name: see invite
+	parents    map[string]string   // of accounts of the ledger, closed ones too
+	people     map[string][]string // of each account of the ledger, by name: members, former ones and guests
 }
 
 type userKey struct{ account, user string }
@@ -67,31 +73,33 @@ func (b *builder) invite(budget *fairshare.Budget, charges ...[]fairshare.Charge
 	for _, q := range b.queue {
 		met[userKey{q.Account, q.User}] = true
 	}
+	guests := map[string][]string{}
 	for key := range met {
-		b.guests[key.account] = append(b.guests[key.account], key.user)
+		guests[key.account] = append(guests[key.account], key.user)
 	}
 	out := *budget
 	out.Accounts = slices.Clone(budget.Accounts)
 	for i := range out.Accounts {
 		a := &out.Accounts[i]
-		users := b.guests[a.Name]
-		slices.Sort(users)
 		listed := func(user string) bool {
 			return slices.ContainsFunc(a.Users, func(m fairshare.Member) bool { return m.User == user })
 		}
 		a.Users = slices.Clone(a.Users)
-		for _, user := range users {
+		for _, user := range guests[a.Name] {
 			if !listed(user) {
 				a.Users = append(a.Users, fairshare.Member{User: user})
 			}
 		}
+		for _, m := range a.Users {
+			b.people[a.Name] = append(b.people[a.Name], m.User)
+		}
+		slices.Sort(b.people[a.Name])
 	}
 	return &out
 }
 
 // tree adds the rows of the accounts in the tree and their users.
-func (b *builder) tree() {
-	queue := b.queueOfTree()
+func (b *builder) tree(queue map[userKey]usage.Queue) {
 	delivery := b.byAccount()
 	users := b.ranking.Users
 	for _, a := range b.ranking.Accounts {
@@ -112,7 +120,8 @@ func (b *builder) tree() {
 	}
 }
 
-// users adds the rows of an account's members and guests, by name.
+// users adds the rows of an account's members and, if there is anything to tell
+// of them, of guests and former members, by name.
 func (b *builder) users(a fairshare.AccountStanding, members []fairshare.UserStanding, queue map[userKey]usage.Queue) {
 	var rows []Row
 	for _, u := range members {
@@ -121,9 +130,9 @@ func (b *builder) users(a fairshare.AccountStanding, members []fairshare.UserSta
 			Entitled: u.Entitled, LevelFS: u.LevelFS, Factor: u.Factor, Rank: u.Rank,
 		})
 	}
-	for _, guest := range b.guests[a.Name] {
+	for _, guest := range b.people[a.Name] {
 		if _, member := b.ranking.User(a.Name, guest); !member {
-			rows = append(rows, Row{User: guest, Place: Guest, Factor: a.Factor})
+			rows = append(rows, Row{User: guest, Place: Guest, Factor: a.Factor, Entitled: b.due.User(a.Name, guest)})
 		}
 	}
 	slices.SortFunc(rows, func(x, y Row) int { return cmp.Compare(x.User, y.User) })
@@ -137,25 +146,32 @@ func (b *builder) users(a fairshare.AccountStanding, members []fairshare.UserSta
 	}
 }
 
-// closed adds the accounts that the ledger has and the tree no longer.
-func (b *builder) closed() {
-	for _, d := range b.deliveries {
-		if _, open := b.ranking.Account(d.Account); open {
+// closed adds the accounts that the ledger has and the tree no longer, if there
+// is anything to tell of them.
+func (b *builder) closed(queue map[userKey]usage.Queue) {
+	delivery := b.byAccount()
+	names := maps.Clone(b.parents)
+	for name := range delivery {
+		names[name] = ""
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if _, open := b.ranking.Account(name); open {
 			continue
 		}
-		row := Row{Account: d.Account, Place: Closed, Entitled: d.Entitled, Used: d.Delivered}
-		row.deliver(d)
-		for _, q := range b.queue {
-			if q.Account == d.Account {
-				row.queue(q)
-			}
+		row := Row{Account: name, Place: Closed, Entitled: b.due.Account(name), Used: b.charged.Account(name)}
+		row.deliver(delivery[name])
+		row.queue(queue[userKey{account: name}])
+		if row.idle() {
+			continue
 		}
 		b.add(row)
-		for _, user := range b.guests[d.Account] {
-			row := Row{Account: d.Account, User: user, Parent: d.Account, Depth: 1, Place: Closed}
+		for _, user := range b.people[name] {
+			row := Row{Account: name, User: user, Parent: name, Depth: 1, Place: Closed, Entitled: b.due.User(name, user)}
 			b.measure(&row)
-			row.queue(b.queued(d.Account, user))
-			b.add(row)
+			row.queue(queue[userKey{name, user}])
+			if !row.idle() {
+				b.add(row)
+			}
 		}
 	}
 }
@@ -225,7 +241,7 @@ func (r *Row) queue(q usage.Queue) {
 }
 
 func (r *Row) idle() bool {
-	return r.Used == 0 && r.Unallocated == 0 && r.PendingJobs == 0 && r.RunningJobs == 0
+	return r.Entitled == 0 && r.Used == 0 && r.Unallocated == 0 && r.PendingJobs == 0 && r.RunningJobs == 0
 }
 
 func (b *builder) byAccount() map[string]fairshare.Delivery {
@@ -236,17 +252,9 @@ func (b *builder) byAccount() map[string]fairshare.Delivery {
 	return m
 }
 
-func (b *builder) queued(account, user string) usage.Queue {
-	for _, q := range b.queue {
-		if q.Account == account && q.User == user {
-			return q
-		}
-	}
-	return usage.Queue{}
-}
-
 // queueOfTree is the queue by user, and by account with all accounts below it,
-// under an empty user name.
+// under an empty user name. What waits or runs in a closed account counts where
+// that stood last, as what it uses does.
 func (b *builder) queueOfTree() map[userKey]usage.Queue {
 	m := map[userKey]usage.Queue{}
 	put := func(key userKey, q usage.Queue) {
@@ -259,8 +267,10 @@ func (b *builder) queueOfTree() map[userKey]usage.Queue {
 	}
 	for _, q := range b.queue {
 		put(userKey{q.Account, q.User}, q)
-		for a, ok := b.ranking.Account(q.Account); ok; a, ok = b.ranking.Account(a.Parent) {
-			put(userKey{account: a.Name}, q)
+		name := q.Account
+		for parent, in := b.parents[name]; in; parent, in = b.parents[name] {
+			put(userKey{account: name}, q)
+			name = parent
 		}
 	}
 	return m
