@@ -93,8 +93,10 @@ func (t *fairTree) ranked() int { return t.next - 1 }
 // What comes then makes the order definite; it has an effect on ranks only where
 // equal accounts are ranked apart.
 func compareEntries(x, y entry) int {
+	if c := cmp.Compare(y.levelFS, x.levelFS); c != 0 {
+		return c // almost always, and sorting is most of the work
+	}
 	return cmp.Or(
-		cmp.Compare(y.levelFS, x.levelFS),
 		cmp.Compare(y.rest, x.rest),
 		cmp.Compare(min(x.account, 0), min(y.account, 0)),
 		cmp.Compare(x.name, y.name),
