@@ -175,3 +175,26 @@ func BenchmarkSeenAdd(b *testing.B) {
 		}
 	}
 }
+
+// Slurm's shares: 5,000 users in 500 accounts.
+func BenchmarkSlurmShares(b *testing.B) {
+	list := []fairshare.Association{root(0)}
+	for i := range 500 {
+		list = append(list, assocOf(0, uint32(i%7+1), 0))
+	}
+	for i := range 5000 {
+		u := user(1+i%500, uint32(i%3+1), float64(i*7919%10007))
+		list = append(list, u)
+		list[u.Parent].Usage += u.Usage
+		list[0].Usage += u.Usage
+	}
+	for name, policy := range map[string]fairshare.SlurmPolicy{"FairTree": apart, "Classic": {}} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if err := fairshare.SlurmShares(list, policy); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
