@@ -120,7 +120,7 @@ struct gpub_job {
 	uint32_t state;          /* gpub_job_state */
 	uint32_t flags;          /* gpub_job_flag */
 
-	const char *user;        /* name; NULL if the uid has none */
+	const char *user;        /* name; NULL if the uid has none, or it isn't known yet */
 	const char *account;     /* as submitted or as slurmdbd resolved it; may be NULL without slurmdbd */
 	const char *partition;   /* partition it runs in, or first it pends in */
 	const char *qos;

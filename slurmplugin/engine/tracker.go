@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"gpubudget/fairshare"
@@ -55,6 +56,7 @@ type tracker struct {
 // job is a job of Slurm's list.
 type job struct {
 	id        uint32
+	uid       uint32
 	assoc     uint32
 	pass      uint64 // the last that saw it
 	missed    int    // passes since
@@ -154,6 +156,7 @@ func (t *tracker) hint(j *Job, now fairshare.Instant) {
 // sight follows the job's runs.
 func (t *tracker) sight(rec *job, j *Job, now fairshare.Instant) {
 	t.own(rec, j)
+	t.rename(rec, now)
 	start := runOf(j)
 	switch {
 	case start == 0:
@@ -169,10 +172,48 @@ func (t *tracker) sight(rec *job, j *Job, now fairshare.Instant) {
 // own finds out whose job it is. An association never changes hands, so names
 // are compared only where there is none.
 func (t *tracker) own(rec *job, j *Job) {
+	rec.uid = j.UserID
 	if rec.owner != nil && j.AssocID != 0 && rec.assoc == j.AssocID {
 		return
 	}
 	rec.owner, rec.assoc = t.owners.of(j), j.AssocID
+}
+
+// rename gives the job's run the name of its user, if it was first seen when
+// only the uid was known: who that is may take a directory a while to answer.
+// Then comes the account too if it follows from the name, and with it whether
+// the run is allocated.
+func (t *tracker) rename(rec *job, now fairshare.Instant) {
+	r := rec.run
+	if r == nil || !isUID(r.User, rec.uid) || isUID(rec.owner.user, rec.uid) {
+		return
+	}
+	nameless, wasIn := r.User, !r.decided || r.Allocated // in the tail, or the snapshot, if it has ended
+	r.User, r.SeenAt, r.dirty = rec.owner.user, now.Time(), true
+	if r.Account == "" && rec.owner.account != "" {
+		r.Account = rec.owner.account
+		r.Allocated, r.decided = t.owners.funded(rec.owner)
+	}
+	t.touched(r)
+	for i := range t.tail {
+		if c := &t.tail[i]; c.run == r {
+			c.Account, c.User = r.Account, r.User
+		} else if c.User == nameless {
+			c.User = r.User
+		}
+	}
+	if !r.Open() && !wasIn {
+		t.charge(r)
+	}
+}
+
+// isUID tells whether a user goes by the uid, for want of a name.
+func isUID(user string, uid uint32) bool {
+	if user == "" || user[0] > '9' {
+		return false
+	}
+	var digits [10]byte
+	return user == string(strconv.AppendUint(digits[:0], uint64(uid), 10))
 }
 
 // running is a record that shows a run, be it over or not.
@@ -539,7 +580,14 @@ func (t *tracker) adopt(runs []usage.Run, lastSeen fairshare.Instant) {
 
 // confirm keeps to what was decided when a run began, if an earlier engine did.
 func (t *tracker) confirm(rec *job, earlier *run) {
-	if rec == nil || rec.run == nil || rec.run.key() != earlier.key() || !rec.run.Open() || !earlier.decided {
+	if rec == nil || rec.run == nil || rec.run.key() != earlier.key() || !rec.run.Open() {
+		return
+	}
+	if r := rec.run; isUID(r.User, rec.uid) && !isUID(earlier.User, rec.uid) {
+		r.User, r.Account, r.dirty = earlier.User, earlier.Account, true
+		t.touched(r)
+	}
+	if !earlier.decided {
 		return
 	}
 	if r := rec.run; !r.decided || r.Allocated != earlier.Allocated {

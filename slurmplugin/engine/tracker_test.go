@@ -353,6 +353,74 @@ func TestTheTailIsSummedUp(t *testing.T) {
 	require.Less(t, len(l.tail), 300)
 }
 
+// fund lets the lab know of the account physics and its user alice.
+func (l *lab) fund() {
+	s := someSnapshot()
+	w := fairshare.Lookback(l.instant(), time.Hour)
+	l.owners.standing = fairshare.Rank(fairshare.Input{Budget: s.Budget, Window: w})
+}
+
+// Who stands behind a uid may become known only when the run is under way, or
+// over: then it is his, and his account's.
+func TestARunIsItsUsersOnceTheNameIsKnown(t *testing.T) {
+	for _, account := range []string{"", "physics"} {
+		for _, ended := range []bool{false, true} {
+			t.Run(fmt.Sprintf("account %q ended %t", account, ended), func(t *testing.T) {
+				l := newLab()
+				l.fund()
+				shown := Job{
+					JobID: 100, UserID: 61000, ArrayTaskID: NoTask, ArrayTasks: 1, State: Running, GPUs: 4,
+					Submit: l.slurm.now, Start: l.slurm.now, Account: NewCString(account), User: CString{},
+				}
+				l.look(5, shown)
+				run := func() spoolRun { return l.runs[runKey{100, shown.Start}] }
+				require.Equal(t, account, run().Account)
+				require.Equal(t, "61000", run().User)
+				require.Equal(t, account != "", *run().Allocated)
+				if ended {
+					shown.State, shown.End = Complete, l.slurm.now
+					l.look(5, shown)
+				}
+				shown.User = NewCString("alice")
+				l.look(5, shown)
+				require.Equal(t, "physics", run().Account)
+				require.Equal(t, "alice", run().User)
+				require.True(t, *run().Allocated)
+				require.Equal(t, l.instant(), run().Seen, "the database goes by what was seen last")
+				if !ended {
+					require.Empty(t, l.tail)
+					shown.State, shown.End = Complete, l.slurm.now
+				}
+
+				shown.User = CString{} // it is forgotten again
+				l.look(5, shown)
+				require.Equal(t, "alice", run().User)
+				require.Len(t, l.tail, 1, "it counts once")
+				require.Equal(t, "physics", l.tail[0].Account)
+				require.Equal(t, "alice", l.tail[0].User)
+			})
+		}
+	}
+}
+
+// The spool was lost, and no directory answers: the database knows whose it is.
+func TestARunOfAnUnknownUserIsAdopted(t *testing.T) {
+	l := newLab()
+	l.fund()
+	shown := Job{
+		JobID: 100, UserID: 61000, ArrayTaskID: NoTask, ArrayTasks: 1, State: Running, GPUs: 4,
+		Submit: l.slurm.now, Start: l.slurm.now,
+	}
+	l.look(5, shown)
+	l.adopt([]usage.Run{{
+		Cluster: "titan", JobID: 100, Account: "physics", User: "alice", GPUs: 4, Allocated: true, StartedAt: seconds(shown.Start),
+	}}, l.instant())
+	l.look(5, shown)
+	run := l.runs[runKey{100, shown.Start}]
+	require.Equal(t, "physics/alice", run.Account+"/"+run.User)
+	require.True(t, *run.Allocated)
+}
+
 func TestAClockThatIsSetBackBreaksNothing(t *testing.T) {
 	l := newLab()
 	j := l.startJob(4)

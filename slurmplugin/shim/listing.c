@@ -19,7 +19,8 @@ struct listing {
 
 /*
  * A row goes to the wire after the locks are given back, and its partition's
- * name isn't freed with it. So the names that rows point to are kept.
+ * name isn't freed with it. So the names that rows point to are kept, one for
+ * each partition there ever was, past fini: that comes while replies are sent.
  */
 struct name {
 	struct name *next;
@@ -42,16 +43,6 @@ static char *kept_name(const char *text)
 	}
 	pthread_mutex_unlock(&names_lock);
 	return name ? name->text : NULL;
-}
-
-void listing_free(void)
-{
-	while (names) {
-		struct name *next = names->next;
-
-		free(names);
-		names = next;
-	}
 }
 
 static int same_number(void *x, void *key)

@@ -309,6 +309,8 @@ static bool wanted(void)
 	was = woken;
 	woken = false;
 	pthread_mutex_unlock(&lock);
+	if (usernames_news())
+		was = true;
 	return was || (engine->wanted && engine->wanted());
 }
 
@@ -340,8 +342,7 @@ static void *pass_thread(void *arg)
 			next_sighting = now + SIGHTING_MS * (int64_t)NS_PER_MS;
 		}
 		next = earlier(next_period, earlier(next_pass, next_sighting));
-		if (engine->wanted)
-			next = earlier(next, monotonic_ns() + WANTED_MS * (int64_t)NS_PER_MS);
+		next = earlier(next, monotonic_ns() + WANTED_MS * (int64_t)NS_PER_MS);
 	} while (sleep_until(next));
 	free(batch);
 	return NULL;

@@ -43,14 +43,15 @@ static void stop(void)
 	site_factor_plugin_fini();
 	settings_free();
 	set_free();
-	usernames_free();
+	usernames_stop();
 }
 
 static int start(void)
 {
 	if (!GPUB_SLURM_TESTED)
 		info("gpubudget: built for Slurm %s, which it has not been tested with", SLURM_VERSION_STRING);
-	if (!layout_conf_ok() || !layout_jobs_ok() || engine_start() != SLURM_SUCCESS)
+	if (!layout_conf_ok() || !layout_jobs_ok() || usernames_start() != SLURM_SUCCESS ||
+	    engine_start() != SLURM_SUCCESS)
 		return SLURM_ERROR;
 	site_factor_plugin_init();
 	limits_start();

@@ -62,9 +62,15 @@ bool layout_jobs_ok(void);
 /* Checked for the first jobs that are seen; afterwards a flag is read. */
 bool layout_job_ok(const job_record_t *job);
 
-/* usernames.c: names of uids, looked up once. */
+/* usernames.c: names of uids, asked for by a thread of its own. */
+int usernames_start(void);
+/* Waits for nobody, whatever the thread waits for. */
+void usernames_stop(void);
+/* Never waits: NULL if the uid has no name, or nobody has answered yet. */
 const char *username(uint32_t uid);
-void usernames_free(void);
+/* Has any name become known since the last call? Tells the log of a directory
+ * that doesn't answer, so it is to be called every second or so. */
+bool usernames_news(void);
 
 /* gpus.c */
 uint64_t gpus_allocated(const job_record_t *job, const char **type);
@@ -137,6 +143,5 @@ bool slurm_shares_in_force(void);
 
 /* listing.c: what sprio reads. */
 gpub_list factors_list(gpub_list job_ids, gpub_list uids, const char *partitions, uid_t uid);
-void listing_free(void);
 
 #endif
