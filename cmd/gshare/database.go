@@ -83,21 +83,29 @@ func (p *program) build(ctx context.Context, tx pgx.Tx, o options, c conf.Conf) 
 	return reports, nil
 }
 
-// chooseClusters are the clusters to report on: those named, else the one of
-// the configuration file, else the only one there is.
+// allClusters stands for every cluster there is, as in sshare.
+const allClusters = "all"
+
+// chooseClusters are the clusters to report on: those named, each once, else the
+// one of the configuration file, else the only one there is.
 func chooseClusters(named []string, configured string, known []string) ([]string, error) {
 	if len(named) == 0 && configured != "" {
 		named = []string{configured}
 	}
+	all := len(named) == 1 && named[0] == allClusters
+	var chosen []string
 	for _, cluster := range named {
-		if !slices.Contains(known, cluster) {
+		if !all && !slices.Contains(known, cluster) {
 			return nil, unknownCluster(cluster, known)
+		}
+		if !slices.Contains(chosen, cluster) {
+			chosen = append(chosen, cluster)
 		}
 	}
 	switch {
-	case len(named) > 0:
-		return named, nil
-	case len(known) == 1:
+	case len(chosen) > 0 && !all:
+		return chosen, nil
+	case len(known) == 1, len(known) > 0 && all:
 		return known, nil
 	case len(known) == 0:
 		return nil, errors.New("the ledger is empty: begin with: gpubudget account add")

@@ -94,6 +94,9 @@ func TestGolden(t *testing.T) {
 		{"format", e, []string{"-a", "-o", "acc%-30,USER%4,levelfs,delivered%,Delivered%8,entitled%6,usedh%3,strict%%7"}},
 		{"format_twice", e, []string{"-anPoaccount", "--format", "rank"}},
 		{"two_clusters", e, []string{"-M", "titan,mini", "-o", "Cluster,Account,User,Share"}},
+		{"all_clusters", e, []string{"-aM", "ALL", "-U"}},
+		{"account_of_one_cluster", e, []string{"-M", "mini,Titan,mini", "-nA", "tiny"}},
+		{"user_of_one_cluster", e, []string{"--clusters=all", "-nu", "cyd"}},
 		{"unfunded", e, []string{"-aM", "mini", "-o", "account,levelfs,ratio,state"}},
 		{"stale", later, []string{"-U"}},
 		{"json", e, []string{"-a", "--json"}},
@@ -151,6 +154,8 @@ func TestErrors(t *testing.T) {
 		{[]string{"-u", "dorra"}, exitError, `user "dorra" is in no account of cluster titan: did you mean dora?`},
 		{[]string{"-M", "titen"}, exitError, `the ledger has no cluster "titen": did you mean titan?`},
 		{[]string{"-M", "zzzzzz"}, exitError, `the ledger has no cluster "zzzzzz", only mini, titan: name it with -M or Cluster= of the configuration file`},
+		{[]string{"-M", "titan,zzzzzz"}, exitError, `the ledger has no cluster "zzzzzz", only mini, titan: name it with -M or Cluster= of the configuration file`},
+		{[]string{"-M", "all", "-A", "visoin"}, exitError, `cluster mini or titan has no account "visoin": did you mean vision?`},
 		{[]string{"--conf", "/nonexistent/x.conf"}, exitError, `/nonexistent/x.conf`},
 	} {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
@@ -173,9 +178,11 @@ func TestWithoutAClusterToGoBy(t *testing.T) {
 	require.Equal(t, "gshare: error: the database has several clusters: name one with -M: mini, titan\n", stderr)
 
 	e.dsn = pgtest.DB(t)
-	code, _, stderr = e.run()
-	require.Equal(t, exitError, code)
-	require.Equal(t, "gshare: error: the ledger is empty: begin with: gpubudget account add\n", stderr)
+	for _, args := range [][]string{nil, {"-M", "all"}} {
+		code, _, stderr = e.run(args...)
+		require.Equal(t, exitError, code)
+		require.Equal(t, "gshare: error: the ledger is empty: begin with: gpubudget account add\n", stderr)
+	}
 
 	e.dsn = pgtest.EmptyDB(t)
 	code, _, stderr = e.run()

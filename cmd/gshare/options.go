@@ -40,7 +40,7 @@ func flags() []cli.Flag {
 		&cli.BoolFlag{Name: optHelpFormat, Aliases: []string{"e"}, Usage: "list the fields that --format takes"},
 		&cli.BoolFlag{Name: optLong, Aliases: []string{"l"}, Usage: "show all columns"},
 		&cli.BoolFlag{Name: optPartition, Aliases: []string{"m"}, Usage: "add the column Partition, which is always empty: budgets have no partitions, they hold for all alike"},
-		&cli.StringSliceFlag{Name: optCluster, Aliases: []string{"M", "cluster"}, Usage: "report on the clusters in `LIST` (default: Cluster= of the configuration file, or the only one there is)"},
+		&cli.StringSliceFlag{Name: optCluster, Aliases: []string{"M", "cluster"}, Usage: "report on the clusters in `LIST`, all for every one that the ledger has (default: Cluster= of the configuration file, or the only one there is)"},
 		&cli.BoolFlag{Name: optNoHeader, Aliases: []string{"n", "h"}, Usage: "leave out the header and the footer"},
 		&cli.StringSliceFlag{Name: optFormat, Aliases: []string{"o"}, Usage: "show the `FIELDS` (comma separated, see -e); a name may be cut short and followed by %WIDTH, negative to stand at the left"},
 		&cli.BoolFlag{Name: optParsable, Aliases: []string{"p"}, Usage: "put a | after every field"},
@@ -103,7 +103,7 @@ type options struct {
 func (p *program) options(c *cli.Context) (options, error) {
 	o := options{
 		dsn: c.String(optDSN), conf: c.String(optConf),
-		clusters: words(c.StringSlice(optCluster)),
+		clusters: lower(words(c.StringSlice(optCluster))),
 		noHeader: c.Bool(optNoHeader), verbose: c.Bool(optVerbose),
 	}
 	o.named = len(o.clusters) > 0

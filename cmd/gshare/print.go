@@ -17,12 +17,12 @@ import (
 
 // print prints the selected rows of the reports.
 func (p *program) print(reports []*report.Report, o options) error {
+	if err := o.show.check(reports); err != nil {
+		return err
+	}
 	chosen := make([][]report.Row, len(reports))
 	for i, r := range reports {
-		var err error
-		if chosen[i], err = o.show.rows(r); err != nil {
-			return err
-		}
+		chosen[i] = o.show.rows(r)
 	}
 	if o.verbose {
 		p.explain(o)

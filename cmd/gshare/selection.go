@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"gpubudget/internal/nearest"
 	"gpubudget/report"
@@ -19,12 +20,8 @@ type selection struct {
 	usersOnly bool
 }
 
-// rows are the report's rows that are selected, in its order. It is an error if
-// an account or a user that was named is not in the report.
-func (s selection) rows(r *report.Report) ([]report.Row, error) {
-	if err := s.check(r); err != nil {
-		return nil, err
-	}
+// rows are the report's rows that are selected, in its order.
+func (s selection) rows(r *report.Report) []report.Row {
 	lineage := s.lineage(r)
 	var rows []report.Row
 	for _, row := range r.Rows {
@@ -32,27 +29,31 @@ func (s selection) rows(r *report.Report) ([]report.Row, error) {
 			rows = append(rows, row)
 		}
 	}
-	return rows, nil
+	return rows
 }
 
-// check makes sure that what was named is there.
-func (s selection) check(r *report.Report) error {
-	var accounts, users []string
-	for _, row := range r.Rows {
-		if row.IsUser() {
-			users = append(users, row.User)
-		} else {
-			accounts = append(accounts, row.Account)
+// check makes sure that what was named is there: in one of the clusters at least.
+func (s selection) check(reports []*report.Report) error {
+	var accounts, users, clusters []string
+	for _, r := range reports {
+		clusters = append(clusters, r.Cluster)
+		for _, row := range r.Rows {
+			if row.IsUser() {
+				users = append(users, row.User)
+			} else {
+				accounts = append(accounts, row.Account)
+			}
 		}
 	}
+	where := strings.Join(clusters, " or ")
 	for _, name := range s.accounts {
 		if !slices.Contains(accounts, name) {
-			return fmt.Errorf("cluster %s has no account %q%s", r.Cluster, name, hint(name, accounts, "list them with: gshare -a"))
+			return fmt.Errorf("cluster %s has no account %q%s", where, name, hint(name, accounts, "list them with: gshare -a"))
 		}
 	}
 	for _, name := range s.users {
 		if !s.own && !slices.Contains(users, name) {
-			return fmt.Errorf("user %q is in no account of cluster %s%s", name, r.Cluster, hint(name, users, "list all with: gshare -aU"))
+			return fmt.Errorf("user %q is in no account of cluster %s%s", name, where, hint(name, users, "list all with: gshare -aU"))
 		}
 	}
 	return nil
@@ -67,7 +68,7 @@ func hint(name string, known []string, otherwise string) string {
 }
 
 // lineage is the accounts that the selected users are in, and those above them.
-// It is nil, and stands for all, if they are in none.
+// It is nil, and stands for all, if the caller is in none and named nobody.
 func (s selection) lineage(r *report.Report) map[string]bool {
 	parents := map[string]string{}
 	for _, row := range r.Rows {
@@ -76,6 +77,9 @@ func (s selection) lineage(r *report.Report) map[string]bool {
 		}
 	}
 	var lineage map[string]bool
+	if !s.own && len(s.users) > 0 {
+		lineage = map[string]bool{}
+	}
 	for _, row := range r.Rows {
 		if !slices.Contains(s.users, row.User) {
 			continue
