@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -71,7 +72,23 @@ func source(dsnFlag string, c Conf) (dsn, from string) {
 	case c.DSN != "":
 		return c.DSN, "DSN in " + c.Path
 	}
+	if !configured() {
+		return "", fromDefaults
+	}
 	return "", "PG* environment variables"
+}
+
+// fromDefaults is where a connection comes from that nobody configured.
+const fromDefaults = "libpq's defaults"
+
+// configured tells whether libpq's environment leads to a database.
+func configured() bool {
+	for _, name := range []string{"PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE"} {
+		if os.Getenv(name) != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // parseReason is why a connection string was refused, without any of its text
@@ -105,6 +122,9 @@ type ConnectError struct {
 // taken from the source named from.
 func NewConnectError(config *pgx.ConnConfig, from string, err error) *ConnectError {
 	reason, remedy := explain(config, err)
+	if from == fromDefaults {
+		remedy = "nothing says where the database is: name it with --dsn, DSN= in " + DefaultPath + " or PG* environment variables"
+	}
 	return &ConnectError{Target: target(config), From: from, Reason: reason, Remedy: remedy, err: err}
 }
 

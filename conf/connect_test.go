@@ -5,6 +5,7 @@ package conf
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"gpubudget/internal/pgtest"
@@ -154,6 +156,73 @@ func TestConnectErrorsAreOneLineWithTheRemedy(t *testing.T) {
 			require.NotContains(t, err.Error(), "hush")
 		})
 	}
+}
+
+func TestConnectSaysThatNothingIsConfigured(t *testing.T) {
+	clean(t)
+	const remedy = "nothing says where the database is: name it with --dsn, DSN= in /etc/gpubudget/gpubudget.conf or PG* environment variables"
+	config, err := PoolConfig("", Conf{})
+	require.NoError(t, err)
+	_, from := source("", Conf{})
+	err = NewConnectError(config.ConnConfig, from, fs.ErrNotExist)
+	require.ErrorContains(t, err, "(from libpq's defaults): no such socket: "+remedy)
+
+	t.Setenv("PGHOST", t.TempDir())
+	_, err = Connect(context.Background(), "", Conf{})
+	require.ErrorContains(t, err, "(from PG* environment variables): no such socket: check that the server runs")
+	require.NotContains(t, err.Error(), remedy)
+}
+
+// Whoever may not do something is told what helps.
+func TestExplainAccess(t *testing.T) {
+	clean(t)
+	ctx := context.Background()
+	config, err := pgx.ParseConfig(pgtest.EmptyDB(t))
+	require.NoError(t, err)
+	owner, err := pgx.ConnectConfig(ctx, config)
+	require.NoError(t, err)
+	defer owner.Close(ctx)
+	do := func(sql string) {
+		t.Helper()
+		_, err := owner.Exec(ctx, sql)
+		require.NoError(t, err)
+	}
+	do(`CREATE ROLE "Guest" LOGIN`)
+	defer do(`DROP OWNED BY "Guest"; DROP ROLE "Guest"`)
+	guest := config.Copy()
+	guest.User = "Guest"
+	explained := func(err error, wanted Access) string {
+		t.Helper()
+		require.Error(t, err)
+		text := ExplainAccess(err, guest, wanted).Error()
+		require.NotContains(t, text, "SQLSTATE")
+		require.NotContains(t, text, "\n")
+		return text
+	}
+
+	text := explained(migrations.Up(ctx, guest, nil), Migrate)
+	require.Contains(t, text, "permission denied for database")
+	_, remedy, found := strings.Cut(text, "as the database's owner run first: ")
+	require.True(t, found, text)
+	do(remedy)
+	require.NoError(t, migrations.Up(ctx, guest, nil))
+
+	do(`ALTER ROLE "Guest" SET default_transaction_read_only = on`)
+	do(`DROP SCHEMA gpubudget CASCADE`)
+	text = explained(migrations.Up(ctx, guest, nil), Migrate)
+	require.Contains(t, text, "cannot execute CREATE SCHEMA in a read-only transaction: connect to the primary server")
+
+	require.NoError(t, migrations.Up(ctx, config, nil))
+	text = explained(CheckSchema(ctx, guest), Read)
+	require.NotContains(t, text, "INSERT")
+	_, remedy, found = strings.Cut(text, "as the schema's owner run: ")
+	require.True(t, found, text)
+	do(remedy)
+	require.NoError(t, CheckSchema(ctx, guest))
+
+	other := fmt.Errorf("another: %w", &pgconn.PgError{Code: "GB006"})
+	require.Equal(t, other, ExplainAccess(other, guest, Write))
+	require.NoError(t, ExplainAccess(nil, guest, Write))
 }
 
 func TestConnectNamesTheFile(t *testing.T) {

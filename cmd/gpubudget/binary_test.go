@@ -196,7 +196,15 @@ func TestARoleWithoutRights(t *testing.T) {
 	defer do(`DROP OWNED BY "Team-Lead"; DROP ROLE "Team-Lead"`)
 	s.dsn = strings.Replace(s.dsn, "user=postgres", "user=Team-Lead", 1)
 
-	_, stderr, code := s.run("", false, "tree")
+	_, stderr, code := s.run("", false, "db", "migrate")
+	require.Equal(t, exitError, code)
+	require.Contains(t, stderr, "do this as the role that owns the schema gpubudget")
+	_, stderr, code = s.run("", false, "db", "status")
+	require.Equal(t, exitError, code)
+	require.Contains(t, stderr, "GRANT USAGE ON SCHEMA gpubudget")
+	require.NotContains(t, stderr, "SQLSTATE")
+
+	_, stderr, code = s.run("", false, "tree")
 	require.Equal(t, exitError, code)
 	_, remedy, found := strings.Cut(stderr, "as the schema's owner run: ")
 	require.True(t, found, stderr)

@@ -221,6 +221,9 @@ func (p *program) progressBar(c *cli.Context, entries int) (progress, done func(
 	return func() { _ = bar.Add(1) }, func() { _ = bar.Finish() }
 }
 
+// errInterrupted is the end of a question at which somebody pressed Ctrl-C.
+var errInterrupted = errors.New("interrupted: nothing was changed")
+
 // ask puts a question; no answer in time is a no.
 func (p *program) ask(ctx context.Context, out io.Writer, question string) (bool, error) {
 	fmt.Fprintf(out, "%s No answer within %d seconds is a no. [y/N] ", question, int(p.patience.Seconds()))
@@ -248,6 +251,6 @@ func (p *program) ask(ctx context.Context, out io.Writer, question string) (bool
 		return false, nil
 	case <-ctx.Done():
 		fmt.Fprintln(out)
-		return false, fmt.Errorf("interrupted: nothing was changed: %w", ctx.Err())
+		return false, errInterrupted
 	}
 }

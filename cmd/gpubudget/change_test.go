@@ -42,7 +42,16 @@ func TestAnInterruptAtTheQuestionChangesNothing(t *testing.T) {
 	defer interrupt()
 	_, stderr, code := s.silent(ctx, time.Minute, "-M", "titan", "account", "add", "vision")
 	require.Equal(t, exitError, code)
-	require.Contains(t, stderr, "interrupted: nothing was changed")
+	require.Equal(t, "gpubudget: error: interrupted: nothing was changed\n", stderr)
+}
+
+func TestAnInterruptAtWork(t *testing.T) {
+	s := newSession(t, pgtest.DB(t))
+	ctx, interrupt := context.WithCancel(context.Background())
+	interrupt()
+	_, stderr, code := s.silent(ctx, time.Minute, "account", "list")
+	require.Equal(t, exitError, code)
+	require.Equal(t, "gpubudget: error: interrupted\n", stderr)
 }
 
 // While somebody thinks about an answer, others write.

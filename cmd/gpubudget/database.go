@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/urfave/cli/v2"
 
@@ -38,24 +36,12 @@ func (p *program) withDatabase(c *cli.Context, do func(db *database) error) erro
 		return err
 	}
 	defer pool.Close()
-	role := pool.Config().ConnConfig.User
-	if err := conf.CheckSchema(c.Context, pool.Config().ConnConfig); err != nil {
-		return explainRefusal(err, role)
+	connection := pool.Config().ConnConfig
+	if err := conf.CheckSchema(c.Context, connection); err != nil {
+		return conf.ExplainAccess(err, connection, conf.Write)
 	}
 	db := &database{pool: pool, ledger: budgets.NewStore(pool), usage: usage.NewStore(pool), conf: config}
-	return explainRefusal(do(db), role)
-}
-
-// explainRefusal says which rights a role lacks, if that is what err is about.
-func explainRefusal(err error, role string) error {
-	var refusal *pgconn.PgError
-	if !errors.As(err, &refusal) || refusal.Code != "42501" { // insufficient_privilege
-		return err
-	}
-	role = pgx.Identifier{role}.Sanitize()
-	return fmt.Errorf("%s: as the schema's owner run: GRANT USAGE ON SCHEMA gpubudget TO %[2]s; "+
-		"GRANT SELECT ON ALL TABLES IN SCHEMA gpubudget TO %[2]s; and to write: GRANT INSERT ON gpubudget.ledger TO %[2]s",
-		refusal.Message, role)
+	return conf.ExplainAccess(do(db), connection, conf.Write)
 }
 
 // wantedCluster is the cluster that the options or the configuration name, ""

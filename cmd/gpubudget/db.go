@@ -73,7 +73,7 @@ func (p *program) dbMigrate(c *cli.Context) error {
 		p.sayf(c, "applied %s in %s", m.Name, m.Took.Round(time.Millisecond))
 	})
 	if err != nil {
-		return err
+		return conf.ExplainAccess(err, config, conf.Migrate)
 	}
 	if applied == 0 {
 		p.sayf(c, "the schema is up to date")
@@ -98,7 +98,7 @@ func (p *program) dbStatus(c *cli.Context) error {
 	}
 	steps, statusErr := migrations.Status(c.Context, config)
 	if statusErr != nil && len(steps) == 0 {
-		return statusErr
+		return conf.ExplainAccess(statusErr, config, conf.Read)
 	}
 	rows := make([]migrationRow, len(steps))
 	table := output.Table{Columns: []output.Column{{Name: "Version", Right: true}, {Name: "Name"}, {Name: "Applied"}}}

@@ -60,6 +60,9 @@ func (p *program) run(ctx context.Context, args []string) int {
 	if err == nil {
 		return exitOK
 	}
+	if ctx.Err() != nil && !errors.Is(err, errInterrupted) {
+		err = errors.New("interrupted") // whatever it was that broke off
+	}
 	fmt.Fprintf(p.stderr, "gpubudget: error: %s\n", p.message(err))
 	if wrong, ok := errors.AsType[*usageError](err); ok {
 		fmt.Fprintf(p.stderr, "See: gpubudget %s\n", join(wrong.command, "--help"))

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"gpubudget/budgets"
 	"gpubudget/conf"
@@ -38,9 +37,9 @@ func (p *program) read(ctx context.Context, o options) ([]*report.Report, error)
 		return nil, err
 	}
 	defer pool.Close()
-	role := pool.Config().ConnConfig.User
-	if err := conf.CheckSchema(ctx, pool.Config().ConnConfig); err != nil {
-		return nil, explain(err, role)
+	config := pool.Config().ConnConfig
+	if err := conf.CheckSchema(ctx, config); err != nil {
+		return nil, conf.ExplainAccess(err, config, conf.Read)
 	}
 	var reports []*report.Report
 	view := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
@@ -48,17 +47,7 @@ func (p *program) read(ctx context.Context, o options) ([]*report.Report, error)
 		reports, err = p.build(ctx, tx, o, c)
 		return err
 	})
-	return reports, explain(err, role)
-}
-
-// explain adds what helps to an error of a role that may not read.
-func explain(err error, role string) error {
-	var refusal *pgconn.PgError
-	if !errors.As(err, &refusal) || refusal.Code != "42501" { // insufficient_privilege
-		return err
-	}
-	return fmt.Errorf("%s: as the schema's owner: GRANT USAGE ON SCHEMA gpubudget TO %[2]s; GRANT SELECT ON ALL TABLES IN SCHEMA gpubudget TO %[2]s",
-		refusal.Message, role)
+	return reports, conf.ExplainAccess(err, config, conf.Read)
 }
 
 func (p *program) build(ctx context.Context, tx pgx.Tx, o options, c conf.Conf) ([]*report.Report, error) {

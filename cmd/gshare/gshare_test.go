@@ -195,6 +195,17 @@ func TestWithoutAClusterToGoBy(t *testing.T) {
 	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 }
 
+func TestAnInterrupt(t *testing.T) {
+	e := newExample(t)
+	ctx, interrupt := context.WithCancel(context.Background())
+	interrupt()
+	var out, errs bytes.Buffer
+	p := &program{stdout: &out, stderr: &errs, now: time.Now, zone: time.UTC}
+	require.Equal(t, exitError, p.run(ctx, []string{"gshare", "--dsn", e.dsn}))
+	require.Equal(t, "gshare: error: interrupted\n", errs.String())
+	require.Empty(t, out.String())
+}
+
 func TestARoleThatMayOnlyRead(t *testing.T) {
 	e := newExample(t)
 	owner, err := pgx.Connect(context.Background(), e.dsn)
@@ -209,7 +220,7 @@ func TestARoleThatMayOnlyRead(t *testing.T) {
 	e.dsn = strings.Replace(e.dsn, "user=postgres", "user=only_reads", 1)
 	code, _, stderr := e.run("-a")
 	require.Equal(t, exitError, code)
-	_, remedy, found := strings.Cut(stderr, "as the schema's owner: ")
+	_, remedy, found := strings.Cut(stderr, "as the schema's owner run: ")
 	require.True(t, found, stderr)
 	do(remedy)
 	code, stdout, stderr := e.run("-a")

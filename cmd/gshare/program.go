@@ -52,6 +52,9 @@ func (p *program) run(ctx context.Context, args []string) int {
 	if err == nil {
 		return exitOK
 	}
+	if ctx.Err() != nil {
+		err = errors.New("interrupted")
+	}
 	fmt.Fprintf(p.stderr, "gshare: error: %s\n", strings.Join(strings.Fields(err.Error()), " "))
 	if _, ok := errors.AsType[*usageError](err); ok {
 		fmt.Fprintln(p.stderr, `Try "gshare --help" for more information`)
