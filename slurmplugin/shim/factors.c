@@ -85,6 +85,30 @@ void store_factors(job_record_t *job, const struct gpub_job *in, const struct gp
 	store_parts(job, in, settings->weights.flags);
 }
 
+static bool has_tres(const gpub_slurm_factors *factors, const double *tres, const struct settings *settings)
+{
+	uint32_t count = settings->weights.tres_count;
+	size_t size = count * sizeof(double);
+
+	if (!tres || !settings->tres)
+		return !factors->tres_cnt;
+	return factors->tres_cnt == count && factors->priority_tres && factors->tres_weights &&
+	       !memcmp(factors->priority_tres, tres, size) && !memcmp(factors->tres_weights, settings->tres, size);
+}
+
+bool has_factors(const job_record_t *job, const struct gpub_job *in, const struct gpub_factors *out,
+		 const struct settings *settings)
+{
+	const gpub_slurm_factors *factors = job->prio_factors;
+
+	return factors && job->priority == out->priority && !in->parts && !job->part_ptr_list &&
+	       factors->priority_fs == out->fairshare && factors->priority_age == out->age &&
+	       factors->priority_js == out->job_size && factors->priority_qos == out->qos &&
+	       factors->priority_part == out->partition && factors->priority_assoc == out->assoc &&
+	       factors->priority_site == with_nice_offset(out->site) && factors->nice == with_nice_offset(out->nice) &&
+	       !factors->direct_prio && has_tres(factors, out->tres, settings);
+}
+
 /* A priority that an operator set has no factors. */
 void clear_factors(job_record_t *job)
 {

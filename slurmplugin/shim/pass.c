@@ -44,6 +44,7 @@ struct pass {
 	bool failed;
 	struct gpub_job *batch; /* sightings on their way to the library */
 	uint32_t batched;
+	uint32_t observed; /* of the queue */
 	uint32_t seen, changed, skipped;
 	int64_t read_ns, write_ns;
 };
@@ -74,6 +75,21 @@ static bool make_room(uint32_t room)
 	return true;
 }
 
+static void check(struct pass *pass, int rc)
+{
+	if (rc != GPUB_OK)
+		pass->failed = true;
+}
+
+/* The jobs that have come into the queue since, as long as they are in the
+ * processor's cache. */
+static void observe_queue(struct pass *pass)
+{
+	if (queue.count > pass->observed && !pass->failed)
+		check(pass, pass->engine->pass_observe(&queue.jobs[pass->observed], queue.count - pass->observed));
+	pass->observed = queue.count;
+}
+
 static bool enqueue(struct pass *pass, job_record_t *job)
 {
 	uint32_t i = queue.count;
@@ -83,14 +99,9 @@ static bool enqueue(struct pass *pass, job_record_t *job)
 	if (!flatten_inputs(&pass->how, job, &queue.jobs[i]) || !prepare_factors(&pass->how, &queue.out[i]))
 		return false;
 	queue.records[i] = job;
-	queue.count++;
+	if (++queue.count % BATCH == 0)
+		observe_queue(pass);
 	return true;
-}
-
-static void check(struct pass *pass, int rc)
-{
-	if (rc != GPUB_OK)
-		pass->failed = true;
 }
 
 static void send_batch(struct pass *pass)
@@ -114,7 +125,7 @@ static int see_job(void *x, void *arg)
 	pass->seen++;
 	if (pass->prioritize && job_wants_priority(job, pass->how.settings->weights.flags)) {
 		if (enqueue(pass, job))
-			return 0;
+			return pass->failed ? -1 : 0;
 		error("gpubudget: out of memory after %u jobs, the priorities stay as they were", pass->seen);
 		pass->failed = true;
 		return -1;
@@ -125,22 +136,18 @@ static int see_job(void *x, void *arg)
 	return pass->failed ? -1 : 0;
 }
 
-static void observe_queue(struct pass *pass)
-{
-	for (uint32_t i = 0; i < queue.count && !pass->failed; i += BATCH) {
-		uint32_t n = queue.count - i < BATCH ? queue.count - i : BATCH;
-
-		check(pass, pass->engine->pass_observe(&queue.jobs[i], n));
-	}
-}
-
-/* A batch that fails leaves its priorities 0, which are then not written. */
+/* A batch that fails leaves its priorities 0, which are then not written.
+ * What a record has already needn't be written: it leaves the queue here, so
+ * that the write lock is held for the others only. */
 static void prioritize_queue(struct pass *pass)
 {
 	for (uint32_t i = 0; i < queue.count; i += BATCH) {
-		uint32_t n = queue.count - i < BATCH ? queue.count - i : BATCH;
+		uint32_t end = queue.count - i < BATCH ? queue.count : i + BATCH;
 
-		pass->engine->pass_prioritize(&queue.jobs[i], n, &queue.out[i]);
+		pass->engine->pass_prioritize(&queue.jobs[i], end - i, &queue.out[i]);
+		for (uint32_t k = i; k < end; k++)
+			if (has_factors(queue.records[k], &queue.jobs[k], &queue.out[k], pass->how.settings))
+				queue.records[k] = NULL;
 	}
 }
 
@@ -225,7 +232,8 @@ static void write_locked(struct pass *pass)
 	lock_slurmctld(locks);
 	begin = monotonic_ns();
 	for (uint32_t i = 0; i < queue.count; i++)
-		write_job(pass, i);
+		if (queue.records[i])
+			write_job(pass, i);
 	if (pass->changed)
 		last_job_update = time(NULL);
 	pass->write_ns = monotonic_ns() - begin;

@@ -107,6 +107,9 @@ void tres_factors(const job_record_t *job, const part_record_t *part, const stru
 /* Fills prio_factors and priority_array; the caller sets the priority. */
 void store_factors(job_record_t *job, const struct gpub_job *in, const struct gpub_factors *out,
 		   const struct settings *settings);
+/* Would storing them, and the priority, change nothing? The read lock does. */
+bool has_factors(const job_record_t *job, const struct gpub_job *in, const struct gpub_factors *out,
+		 const struct settings *settings);
 void clear_factors(job_record_t *job);
 bool parts_sorted(const job_record_t *job);
 
