@@ -30,25 +30,18 @@ func (e *Engine) rank(now fairshare.Instant) *fairshare.Ranking {
 		Capacity: capacity(s.Budget.Capacity, e.tracker.capacity),
 	}
 	e.tracker.trim(w, s.Policy.Bucket)
-	charges, ahead := e.charges[:0], e.ahead[:0]
-	charges = append(charges, e.window.in(w)...)
+	in := fairshare.Input{Budget: &budget, Window: w, Charges: append(e.charges[:0], e.window.in(w)...), Ahead: e.ahead[:0]}
 	for i := range e.tracker.tail {
 		if e.tracker.tail[i].run == nil {
-			charges = append(charges, e.tracker.tail[i].Charge)
+			in.Charges = append(in.Charges, e.tracker.tail[i].Charge)
 		}
 	}
 	at := now.Time()
 	for _, r := range e.tracker.openRuns() {
-		if !r.Allocated {
-			continue
-		}
-		c := r.Charge(at)
-		charges = append(charges, c)
-		c.Amount = usage.ChargeAhead(r.GPUs, s.Policy.Lookback)
-		ahead = append(ahead, c)
+		usage.AddOpen(&in, &r.Run, at)
 	}
-	e.charges, e.ahead = charges, ahead
-	return fairshare.Rank(fairshare.Input{Budget: &budget, Window: w, Charges: charges, Ahead: ahead})
+	e.charges, e.ahead = in.Charges, in.Ahead
+	return fairshare.Rank(in)
 }
 
 // capacity puts what the database knew and what was seen since together. The
