@@ -20,12 +20,12 @@ const (
 	moreUIDs = 100000 // from here on, if those are not enough
 )
 
-// uid is the uid of the cluster's own user number i.
-func uid(i int) uint32 {
-	if firstUID+i <= lastUID {
-		return uint32(firstUID + i)
+// nextUID is the uid that follows another.
+func nextUID(id uint32) uint32 {
+	if id == lastUID {
+		return moreUIDs
 	}
-	return uint32(moreUIDs + i - (lastUID - firstUID + 1))
+	return id + 1
 }
 
 // account is somebody processes of the cluster run as.
@@ -62,8 +62,8 @@ func systemAccount(name string) (account, error) {
 func writeUsers(dir string, names []string) (map[string]account, error) {
 	var passwd, group strings.Builder
 	users := make(map[string]account, len(names))
-	for i, name := range names {
-		id := uid(i)
+	id := uint32(firstUID)
+	for _, name := range names {
 		u := newAccount(name, id, id, filepath.Join(dir, "home", name))
 		if _, twice := users[name]; twice {
 			return nil, fmt.Errorf("user %s is named twice", name)
@@ -77,6 +77,7 @@ func writeUsers(dir string, names []string) (map[string]account, error) {
 		if err := os.Chown(u.home, int(id), int(id)); err != nil {
 			return nil, err
 		}
+		id = nextUID(id)
 	}
 	for file, lines := range map[string]string{"passwd": passwd.String(), "group": group.String()} {
 		machine, err := os.ReadFile(filepath.Join("/etc", file))
