@@ -21,7 +21,7 @@ import (
 )
 
 var (
-	stockSeed   = flag.Int64("stock.seed", 0, "seed of the comparison with priority/multifactor; 0: of the clock")
+	stockSeed   = flag.Int64("stock.seed", 1, "seed of the comparison with priority/multifactor; 0: of the clock")
 	stockSlow   = flag.Bool("stock.slow", false, "compare DEPTH_OBLIVIOUS as well, for which stock Slurm needs more than a minute")
 	stockRounds = flag.Int("stock.rounds", 2, "how many random settings it tries beside the fixed ones")
 )

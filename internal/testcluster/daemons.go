@@ -204,9 +204,13 @@ func (c *Cluster) keepMariaDB(ctx context.Context, kept string) error {
 
 func (c *Cluster) installMariaDB(ctx context.Context, data string) error {
 	_, err := c.Exec(ctx, "root", "mariadb-install-db", "--no-defaults", "--datadir="+data, "--user="+c.mysql.name,
-		"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve", innodbLog)
+		"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve", innodbLog, c.mariadbTemp())
 	return err
 }
+
+// mariadbTemp keeps temporary tables in the cluster's own folder: MariaDB names
+// their files by its process id, and every cluster counts those from 1.
+func (c *Cluster) mariadbTemp() string { return "--tmpdir=" + c.path("mariadb", "tmp") }
 
 func (c *Cluster) startMariaDB(ctx context.Context) error {
 	if err := c.mariadbData(ctx); err != nil {
@@ -223,7 +227,7 @@ func (c *Cluster) startMariaDB(ctx context.Context) error {
 	}
 	err := c.spawn("mariadb", c.mysql, "mariadbd", "--no-defaults", "--datadir="+data, "--socket="+socket,
 		"--bind-address=127.0.0.1", fmt.Sprintf("--port=%d", c.ports.mariadb()), "--pid-file="+c.path("mariadb", "pid"),
-		"--init-file="+init, "--skip-name-resolve", "--innodb-buffer-pool-size=64M", innodbLog,
+		"--init-file="+init, "--skip-name-resolve", "--innodb-buffer-pool-size=64M", innodbLog, c.mariadbTemp(),
 		"--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync", "--innodb-lock-wait-timeout=900",
 		"--key-buffer-size=1M", "--performance-schema=0")
 	if err != nil {

@@ -48,7 +48,7 @@ func (c *Cluster) makeDirs() error {
 	}{
 		{"etc", account{}}, {"bin", account{}}, {"plugins", account{}}, {"gpus", account{}},
 		{"home", account{}}, {"spool", account{}}, {"run", account{}},
-		{"log", c.slurm}, {"state", c.slurm}, {"munge", c.munge}, {"mariadb", c.mysql},
+		{"log", c.slurm}, {"state", c.slurm}, {"munge", c.munge}, {"mariadb", c.mysql}, {"mariadb/tmp", c.mysql},
 	} {
 		if err := os.MkdirAll(c.path(sub.name), 0o755); err != nil {
 			return err
