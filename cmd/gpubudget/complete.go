@@ -186,15 +186,7 @@ func subjectNames(c *cli.Context, db *database) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	cluster, err := db.cluster(c)
-	if err != nil {
-		return nil, err
-	}
-	now, err := db.now(c.Context)
-	if err != nil {
-		return nil, err
-	}
-	users, err := db.ledger.Users(c.Context, cluster, "", now)
+	users, err := usersNow(c, db)
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +196,8 @@ func subjectNames(c *cli.Context, db *database) ([]string, error) {
 	return accounts, nil
 }
 
-func userNames(c *cli.Context, db *database) ([]string, error) {
+// usersNow is every membership there is at present.
+func usersNow(c *cli.Context, db *database) ([]budgets.User, error) {
 	cluster, err := db.cluster(c)
 	if err != nil {
 		return nil, err
@@ -213,7 +206,11 @@ func userNames(c *cli.Context, db *database) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	users, err := db.ledger.Users(c.Context, cluster, "", now)
+	return db.ledger.Users(c.Context, cluster, "", now)
+}
+
+func userNames(c *cli.Context, db *database) ([]string, error) {
+	users, err := usersNow(c, db)
 	if err != nil {
 		return nil, err
 	}
