@@ -140,9 +140,15 @@ func (r *reckoning) fairTree() {
 	}
 }
 
+// slurmNoLevel stands for the level fair share of an account with its parent's
+// shares in Slurm's lists, and is compared like any other there.
+const slurmNoLevel = 0xfffffffe
+
 // standInLevel works out how i stands among its rivals, and enters it into the
 // tree. An account with its parent's shares has no rivals: its children compete
-// in its stead.
+// in its stead. Slurm lists it beside them all the same. There is nobody left in
+// it to be given a rank, but if it comes first it ends a tie: whoever follows
+// does not share the last rank that was given before this level.
 func (r *reckoning) standInLevel(t *fairTree, i int) {
 	a := &r.list[i]
 	a.UsageNorm, a.SharesNorm, a.Factor = r.usageNorm(i), r.ofLevel(r.given(i)), 0
@@ -164,7 +170,11 @@ func (r *reckoning) standInLevel(t *fairTree, i int) {
 	if !r.policy.TiesApart {
 		e.levelFS, e.rest = comparable40(e.levelFS), 0
 	}
-	if a.User || !a.ParentShares {
+	switch {
+	case a.User || !a.ParentShares:
+		t.children[a.Parent] = append(t.children[a.Parent], e)
+	case r.policy.TiesApart:
+		e.levelFS, e.rest = slurmNoLevel, 0
 		t.children[a.Parent] = append(t.children[a.Parent], e)
 	}
 }

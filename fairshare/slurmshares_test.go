@@ -173,6 +173,21 @@ func TestTiesFromSlurmsShares(t *testing.T) {
 	require.Equal(t, []float64{1}, factors(got))
 }
 
+// An account with its parent's shares stands in Slurm's list between those who
+// used nothing and all others, and if that is the first place the tie of the
+// account they are all in ends there.
+func TestParentSharesEndATie(t *testing.T) {
+	tied := func(first ...fairshare.Association) []fairshare.Association {
+		list := []fairshare.Association{root(12), assocOf(0, 0, 0), user(1, 1, 0), assocOf(0, 0, 12)}
+		return append(append(list, first...), user(3, 1, 12))
+	}
+	require.Equal(t, []float64{1, 1}, factors(reckon(t, apart, tied()...)), "of equal accounts the first user shares the last rank")
+	end := parentShares(assocOf(3, 0, 12)) // holds the user
+	require.Equal(t, []float64{1, 0.5}, factors(reckon(t, apart, tied(end)...)))
+	require.Equal(t, []float64{1, 1, 1. / 3}, factors(reckon(t, apart, tied(end, user(3, 1, 0))...)), "who used nothing comes before it")
+	require.Equal(t, factors(reckon(t, byFairTree, tied()...)), factors(reckon(t, byFairTree, tied(end)...)), "it makes no difference where ties are merged")
+}
+
 // 1/3 over 1/3 is not always 1: what is equal but for rounding stands equal
 // where users are ranked together, and as Slurm's numbers have it otherwise.
 func TestTiesButForRounding(t *testing.T) {
