@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"gpubudget/agent/tally"
+	"gpubudget/fairshare"
+	"gpubudget/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+const (
+	anIncarnation      = "7b0a3c52-9a3e-4c57-8f50-0c0f7a4f2a11"
+	anotherIncarnation = "c1d5a3f0-51b5-4c38-9a5c-2f0f3c2a0b42"
+)
+
+// thisHour is the bucket that now lies in.
+func thisHour() fairshare.Instant {
+	now := fairshare.At(time.Now())
+	return now - now%3600_000
+}
+
+func aBucket(from fairshare.Instant, held int64) *tally.Bucket {
+	return &tally.Bucket{
+		Starts: from, Ends: from + 3600_000, GPU: "GPU-1", JobID: 7, Incarnation: anIncarnation, Seq: 1, Source: tally.FromProlog,
+		User: "ann", Account: "vision", From: from, Until: from + fairshare.Instant(held), Part: held,
+	}
+}
+
+func aReport(buckets ...*tally.Bucket) *Report {
+	now := time.Now().UnixMilli()
+	return &Report{
+		Cluster: "titan", Node: "n1", Sent: now,
+		Agent:   Sign{Incarnation: anIncarnation, BootID: "b", Started: now, Version: "v1", Sampled: &now, GPUs: 8, State: StateOK},
+		Buckets: buckets,
+	}
+}
+
+// agentPool is a pool of connections as a role that may do what agents may.
+func agentPool(t *testing.T, dsn string) *pgxpool.Pool {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(dsn)
+	require.NoError(t, err)
+	role := fmt.Sprintf("agent_%s", config.ConnConfig.Database)
+	owner, err := pgx.Connect(t.Context(), dsn)
+	require.NoError(t, err)
+	_, err = owner.Exec(t.Context(), fmt.Sprintf("CREATE ROLE %s LOGIN IN ROLE gpubudget_agent", role))
+	require.NoError(t, err)
+	config.ConnConfig.User = role
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		pool.Close()
+		_, err := owner.Exec(context.Background(), "DROP ROLE "+role)
+		require.NoError(t, err)
+		require.NoError(t, owner.Close(context.Background()))
+	})
+	return pool
+}
+
+// rows are the rows of a query as text.
+func rows(t *testing.T, dsn, sql string) []string {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	require.NoError(t, err)
+	defer conn.Close(context.Background())
+	result, err := conn.Query(t.Context(), sql)
+	require.NoError(t, err)
+	all, err := pgx.CollectRows(result, pgx.RowTo[string])
+	require.NoError(t, err)
+	return all
+}
+
+const heldRows = "SELECT format('%s %s.%s %s %s %s', gpu, job_id, restart, held_ms, part_ms, seq) FROM gpubudget.gpu_bucket ORDER BY 1"
+
+func TestRepeatedAndLateReportsChangeNothing(t *testing.T) {
+	dsn := pgtest.DB(t)
+	pool := agentPool(t, dsn)
+	hour := thisHour() - 3600_000
+	first, second := aBucket(hour, 1000), aBucket(hour, 2500)
+	second.Seq, second.Ended = 2, true
+	for _, b := range []*tally.Bucket{first, first, second, second, first} {
+		require.NoError(t, Send(t.Context(), pool, aReport(b)))
+	}
+	require.Equal(t, []string{"GPU-1 7.0 2500 2500 2"}, rows(t, dsn, heldRows))
+
+	other := aBucket(hour, 10)
+	other.Incarnation = anotherIncarnation
+	require.NoError(t, Send(t.Context(), pool, aReport(other)))
+	require.Equal(t, []string{"GPU-1 7.0 10 10 1", "GPU-1 7.0 2500 2500 2"}, rows(t, dsn, heldRows))
+}
+
+func TestEveryColumnIsKept(t *testing.T) {
+	dsn := pgtest.DB(t)
+	hour := thisHour() - 3600_000
+	b := aBucket(hour, 60_000)
+	n := func(v int64) *int64 { return &v }
+	at := func(v fairshare.Instant) *fairshare.Instant { return &v }
+	percent := 50
+	b.JobID, b.Restart, b.JobStarted, b.Ended = 1<<32-1, 3, at(hour-5000), true
+	b.Shared, b.Part, b.MPSPercent = 30_000, 45_000, &percent
+	b.Busy, b.BusyKnown, b.Memory, b.MemoryKnown, b.MemoryMax = n(0), 50_000, n(81920*60_000), 60_000, n(81920)
+	b.Energy, b.EnergyKnown, b.Process, b.ProcessKnown, b.Samples = n(700*60_000), 60_000, n(10_000), 20_000, 6
+	b.LastBusy, b.IdleSince = at(hour-7), at(hour+55_001)
+	r := aReport(b)
+	minor, index := 3, 0
+	r.GPUs = []GPU{{UUID: "GPU-1", Model: "H200", MemoryMiB: n(143771), PCIBusID: "0000:19:00.0", Minor: &minor, GRESIndex: &index}}
+	require.NoError(t, Send(t.Context(), agentPool(t, dsn), r))
+
+	kept := rows(t, dsn, `SELECT (to_jsonb(b) - '{cluster,starts_at,ends_at,held_from,held_until,last_busy_at,idle_since,job_started_at}'::text[])::text
+		FROM gpubudget.gpu_bucket b`)
+	require.JSONEq(t, `{"gpu":"GPU-1","job_id":4294967295,"restart":3,"incarnation":"`+anIncarnation+`","seq":1,"node":"n1","source":"prolog",
+		"user_name":"ann","account":"vision","held_ms":60000,"ended":true,"shared_ms":30000,"part_ms":45000,"mps_percent":50,
+		"busy_ms":0,"busy_known_ms":50000,"memory_mib_ms":4915200000,"memory_known_ms":60000,"memory_max_mib":81920,
+		"energy_mj":42000000,"energy_known_ms":60000,"process_ms":10000,"process_known_ms":20000,"samples":6}`, kept[0])
+	kept = rows(t, dsn, `SELECT format('%s %s %s %s %s', gpubudget.unix_ms(starts_at), gpubudget.unix_ms(held_from), gpubudget.unix_ms(last_busy_at),
+		gpubudget.unix_ms(idle_since), gpubudget.unix_ms(job_started_at)) FROM gpubudget.gpu_bucket`)
+	require.Equal(t, fmt.Sprintf("%d %d %d %d %d", hour, hour, hour-7, hour+55_001, hour-5000), kept[0])
+	kept = rows(t, dsn, "SELECT (to_jsonb(g) - '{first_seen,last_seen}'::text[])::text FROM gpubudget.gpu g")
+	require.JSONEq(t, `{"cluster":"titan","node":"n1","uuid":"GPU-1","model":"H200","memory_mib":143771,"pci_bus_id":"0000:19:00.0","minor":3,
+		"gres_index":0,"parent":null,"profile":"","compute_slices":null,"memory_slices":null}`, kept[0])
+	kept = rows(t, dsn, "SELECT (to_jsonb(a) - '{started_at,seen_at,sampled_at,skew_ms}'::text[])::text FROM gpubudget.agent a WHERE abs(skew_ms) < 60000 AND seen_at > now() - interval '1 minute'")
+	require.JSONEq(t, `{"cluster":"titan","node":"n1","incarnation":"`+anIncarnation+`","boot_id":"b","version":"v1","spooled":0,"gpus":8,"state":"ok"}`, kept[0])
+}
+
+// What is not known is NULL, and Postgres insists.
+func TestUnknownIsNull(t *testing.T) {
+	dsn := pgtest.DB(t)
+	pool := agentPool(t, dsn)
+	b := aBucket(thisHour()-3600_000, 1000)
+	require.NoError(t, Send(t.Context(), pool, aReport(b)))
+	require.Equal(t, []string{"1"}, rows(t, dsn, `SELECT count(*)::text FROM gpubudget.gpu_bucket
+		WHERE num_nonnulls(busy_ms, memory_mib_ms, memory_max_mib, energy_mj, process_ms, last_busy_at, idle_since, mps_percent, job_started_at) = 0`))
+	n := func(v int64) *int64 { return &v }
+	for name, spoil := range map[string]func(*tally.Bucket){
+		"gpu_bucket_busy_valid":    func(b *tally.Bucket) { b.Busy = n(0) },
+		"gpu_bucket_memory_valid":  func(b *tally.Bucket) { b.MemoryKnown = 5 },
+		"gpu_bucket_energy_valid":  func(b *tally.Bucket) { b.Energy, b.EnergyKnown = n(-1), 5 },
+		"gpu_bucket_process_valid": func(b *tally.Bucket) { b.Process, b.ProcessKnown = n(6), 5 },
+		"gpu_bucket_parts_valid":   func(b *tally.Bucket) { b.Part = 1001 },
+		"gpu_bucket_held_within":   func(b *tally.Bucket) { b.Until = b.Ends + 1 },
+		"gpu_bucket_within":        func(b *tally.Bucket) { b.Ends = b.Starts + 86_400_001 },
+		"gpu_bucket_job_valid":     func(b *tally.Bucket) { b.JobID = 0 },
+		"gpu_bucket_source_valid":  func(b *tally.Bucket) { b.Source = "hearsay" },
+	} {
+		b := aBucket(thisHour()-3600_000, 1000)
+		b.Seq = 2
+		spoil(b)
+		err := Send(t.Context(), pool, aReport(b))
+		require.ErrorContains(t, err, name)
+		require.True(t, refused(err))
+	}
+}
+
+// An agent's role adds usage and reads nothing.
+func TestTheRoleCanOnlyAddUsage(t *testing.T) {
+	dsn := pgtest.DB(t)
+	pool := agentPool(t, dsn)
+	tables := rows(t, dsn, `SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = 'gpubudget'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm')`)
+	require.Contains(t, tables, "ledger")
+	for _, table := range tables {
+		for _, sql := range []string{
+			"SELECT FROM gpubudget.%s LIMIT 1", "DELETE FROM gpubudget.%s WHERE false", "TRUNCATE gpubudget.%s", "INSERT INTO gpubudget.%s DEFAULT VALUES",
+		} {
+			_, err := pool.Exec(t.Context(), fmt.Sprintf(sql, table))
+			var denied *pgconn.PgError
+			require.ErrorAs(t, err, &denied, sql, table)
+			require.Equal(t, codeNoRight, denied.Code, "%s: %s", table, denied.Message)
+		}
+	}
+	// Of the functions that act as the schema's owner it may call one.
+	require.Equal(t, []string{"record_meter"}, rows(t, dsn, `SELECT p.proname::text FROM pg_proc p
+		WHERE p.pronamespace = 'gpubudget'::regnamespace AND p.prosecdef AND p.prorettype <> 'trigger'::regtype
+		AND has_function_privilege('gpubudget_agent', p.oid, 'EXECUTE')`))
+	_, err := pool.Exec(t.Context(), "SELECT gpubudget.make_partitions()")
+	require.ErrorContains(t, err, "permission denied")
+}
+
+func TestAClockThatIsFarOffIsRefused(t *testing.T) {
+	pool := agentPool(t, pgtest.DB(t))
+	for off, want := range map[time.Duration]string{
+		301 * time.Second:  "the clock of node n1 is 30",
+		-301 * time.Second: "s behind that of the database",
+		time.Hour:          "s ahead of that of the database",
+		295 * time.Second:  "", -295 * time.Second: "",
+	} {
+		r := aReport()
+		r.Sent += off.Milliseconds()
+		err := Send(t.Context(), pool, r)
+		if want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorContains(t, err, want)
+		var e *pgconn.PgError
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, codeClock, e.Code)
+		require.False(t, refused(err), "nothing is wrong with the buckets")
+	}
+}
+
+// Partitions of the days ahead are there, and that of a day that had none is
+// made when it is needed, by whoever comes first.
+func TestPartitionsAreMadeAheadAndWhenNeeded(t *testing.T) {
+	dsn := pgtest.DB(t)
+	pool := agentPool(t, dsn)
+	partitions := "SELECT substr(c.relname, 12) FROM pg_class c JOIN pg_inherits i ON i.inhrelid = c.oid WHERE i.inhparent = 'gpubudget.gpu_bucket'::regclass ORDER BY 1"
+	var want []string
+	today := time.Now().UTC()
+	for day := -1; day < 8; day++ {
+		want = append(want, today.AddDate(0, 0, day).Format("20060102"))
+	}
+	require.Equal(t, want, rows(t, dsn, partitions))
+
+	owner, err := pgxpool.New(t.Context(), dsn)
+	require.NoError(t, err)
+	defer owner.Close()
+	for _, day := range want {
+		_, err := owner.Exec(t.Context(), "DROP TABLE gpubudget.gpu_bucket_"+day)
+		require.NoError(t, err)
+	}
+	var group sync.WaitGroup
+	failures := make([]error, 8)
+	old := thisHour() - 30*86_400_000
+	for i := range failures {
+		group.Go(func() {
+			b := aBucket(old, 1000)
+			b.JobID += uint32(i)
+			failures[i] = Send(context.Background(), pool, aReport(b))
+		})
+	}
+	group.Wait()
+	for _, err := range failures {
+		require.NoError(t, err)
+	}
+	require.Equal(t, append([]string{old.Time().UTC().Format("20060102")}, want[1:]...), rows(t, dsn, partitions))
+	require.Len(t, rows(t, dsn, heldRows), len(failures))
+
+	for _, at := range []fairshare.Instant{thisHour() - 36*86_400_000, thisHour() + 7200_000} {
+		err := Send(t.Context(), pool, aReport(aBucket(at, 1000)))
+		require.ErrorContains(t, err, "is not of the last 35 days")
+		require.True(t, refused(err))
+	}
+}
+
+func TestAReportWithoutAName(t *testing.T) {
+	pool := agentPool(t, pgtest.DB(t))
+	for _, spoil := range []func(*Report){
+		func(r *Report) { r.Cluster = "" }, func(r *Report) { r.Node = "a b" }, func(r *Report) { r.Node = strings.Repeat("n", 256) },
+	} {
+		r := aReport()
+		spoil(r)
+		require.ErrorContains(t, Send(t.Context(), pool, r), "a report names its cluster, its node and its time")
+	}
+}
