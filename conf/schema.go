@@ -49,3 +49,20 @@ func CheckSchema(ctx context.Context, config *pgx.ConnConfig) error {
 	}
 	return nil
 }
+
+// CheckSchemaOn is CheckSchema through an open connection, in one question: for
+// those who ask again and again. It can't tell one migration from another.
+func CheckSchemaOn(ctx context.Context, conn *pgx.Conn) error {
+	has, err := migrations.Applied(ctx, conn)
+	if err != nil {
+		return err
+	}
+	need := migrations.Newest()
+	switch {
+	case has > need:
+		return &migrations.NewerSchemaError{Database: has, Known: need}
+	case has < need:
+		return &SchemaError{Target: target(conn.Config()), Has: has, Need: need}
+	}
+	return nil
+}

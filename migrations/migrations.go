@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 )
@@ -132,6 +133,50 @@ func Status(ctx context.Context, cfg *pgx.ConnConfig) ([]Migration, error) {
 	}
 	return list, nil
 }
+
+// Newest is the version of the newest migration known here.
+func Newest() int64 {
+	names, err := files.ReadDir(".")
+	if err != nil {
+		panic(err) // they are part of this program
+	}
+	var newest int64
+	for _, name := range names {
+		version, err := goose.NumericComponent(name.Name())
+		if err != nil {
+			panic(err)
+		}
+		newest = max(newest, version)
+	}
+	return newest
+}
+
+// Querier is what asks a database for a row: a pgx.Conn, a pool of them, or a
+// transaction.
+type Querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Applied is the version of the newest migration that a database has, 0 if it
+// has none. In a transaction that has none the transaction is then of no more
+// use.
+func Applied(ctx context.Context, db Querier) (int64, error) {
+	var version int64
+	err := db.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM "+versionTable+" WHERE is_applied").Scan(&version)
+	if missing, ok := errors.AsType[*pgconn.PgError](err); ok && (missing.Code == undefinedTable || missing.Code == noSuchSchema) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read %s: %w", versionTable, err)
+	}
+	return version, nil
+}
+
+// SQLSTATE of what a database without our schema answers.
+const (
+	undefinedTable = "42P01"
+	noSuchSchema   = "3F000"
+)
 
 // applied is when each migration was applied, by version. Goose would create
 // its table to find out; a status must not.

@@ -68,7 +68,8 @@ type Queue struct {
 }
 
 // WriteQueue replaces the cluster's queue by what was seen at at. A sighting
-// older than the one that is stored changes nothing.
+// older than the one that is stored changes nothing, unless that is of the
+// future: then it is of a clock that was ahead.
 func (s *Store) WriteQueue(ctx context.Context, cluster string, at time.Time, queue []Queue) error {
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		newer, err := newestQueue(ctx, tx, cluster, at)
@@ -91,7 +92,8 @@ func (s *Store) WriteQueue(ctx context.Context, cluster string, at time.Time, qu
 func newestQueue(ctx context.Context, tx pgx.Tx, cluster string, at time.Time) (bool, error) {
 	tag, err := tx.Exec(ctx, `
 		INSERT INTO gpubudget.queue_seen AS q (cluster, seen_at) VALUES ($1, $2)
-		ON CONFLICT (cluster) DO UPDATE SET seen_at = excluded.seen_at WHERE excluded.seen_at >= q.seen_at`,
+		ON CONFLICT (cluster) DO UPDATE SET seen_at = excluded.seen_at
+		WHERE excluded.seen_at >= q.seen_at OR q.seen_at > now() + interval '1 minute'`,
 		cluster, stored(at))
 	return tag.RowsAffected() > 0, err
 }
@@ -158,7 +160,7 @@ type Recorder struct {
 }
 
 // Heartbeat records a sign of life. One older than what is stored changes
-// nothing.
+// nothing, unless that is of the future: then it is of a clock that was ahead.
 func (s *Store) Heartbeat(ctx context.Context, r Recorder) error {
 	_, err := s.db.Exec(ctx, `
 		INSERT INTO gpubudget.recorder AS r (cluster, incarnation, host, version, seen_at, lag_ms)
@@ -166,7 +168,7 @@ func (s *Store) Heartbeat(ctx context.Context, r Recorder) error {
 		ON CONFLICT (cluster) DO UPDATE SET
 			incarnation = excluded.incarnation, host = excluded.host, version = excluded.version,
 			seen_at = excluded.seen_at, lag_ms = excluded.lag_ms
-		WHERE excluded.seen_at >= r.seen_at`,
+		WHERE excluded.seen_at >= r.seen_at OR r.seen_at > now() + interval '1 minute'`,
 		r.Cluster, r.Incarnation, text(r.Host), text(r.Version), stored(r.SeenAt), max(0, r.Lag.Milliseconds()))
 	if err != nil {
 		return fmt.Errorf("write heartbeat of %s: %w", r.Cluster, err)

@@ -213,6 +213,12 @@ func (db *database) waitForLedger(ctx context.Context) {
 // it is away, whatever the reason, from each kind of refusal.
 func kindOf(err error) string {
 	var answer *pgconn.PgError
+	if isSchema(err) {
+		return "schema"
+	}
+	if _, empty := errors.AsType[*emptyLedgerError](err); empty {
+		return "empty"
+	}
 	if !errors.As(err, &answer) {
 		return "away"
 	}

@@ -22,6 +22,9 @@ type demand struct {
 	buckets  map[fairshare.Period]*demandBucket
 	current  *demandBucket // a pass mostly adds to this one
 	accounts map[string]*accountDemand
+	// held is until when no bucket is given up: the clock was set, and may be
+	// set back to where it was.
+	held fairshare.Instant
 }
 
 type demandBucket struct {
@@ -72,6 +75,9 @@ func (d *demand) resize(length time.Duration) {
 // advance prepares to count from the last pass to this one.
 func (d *demand) advance(previous, now fairshare.Instant) {
 	d.current = d.bucket(now)
+	if now < d.held {
+		return
+	}
 	for p, b := range d.buckets {
 		if !b.dirty && b != d.current && p.Until < previous-fairshare.Instant(keepBuckets.Milliseconds()) {
 			delete(d.buckets, p)

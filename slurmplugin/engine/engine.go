@@ -41,6 +41,9 @@ type Host struct {
 	Log func(Level, string)
 	// Clock is what time it is; time.Now if nil. Passes bring their own time.
 	Clock func() time.Time
+	// Passed is how much time has passed since whenever, by a clock that nobody
+	// sets; the machine's own if nil.
+	Passed func() time.Duration
 }
 
 // stopTimeout bounds how long Stop waits for goroutines, and then for the disk.
@@ -129,6 +132,7 @@ func newEngine(h Host, c conf.Conf) *Engine {
 	e.demand = newDemand(usage.DefaultBucket)
 	e.owners = newOwners(e.demand)
 	e.tracker = newTracker(e.cluster, e.owners, e.demand)
+	e.tracker.clock = newSteadyClock(h)
 	e.window = newWindow(nil)
 	e.recorder = newRecorder(e, spoolDir(h, c))
 	e.refresher = newRefresher(e)
@@ -281,6 +285,7 @@ func (e *Engine) Prioritize(jobs []Job, out []Factors) error {
 // EndPass ends the pass: jobs it has not shown are gone.
 func (e *Engine) EndPass() error {
 	defer e.recorder.notify()
+	defer e.tellJump()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.watching {

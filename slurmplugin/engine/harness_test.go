@@ -52,6 +52,7 @@ type host struct {
 	dir     string
 	cluster string
 	now     time.Time
+	passed  time.Duration // what is now from begin on, if nobody has set the clock
 	engine  *Engine
 
 	mu    sync.Mutex
@@ -118,7 +119,7 @@ func (h *host) confPath() string { return filepath.Join(h.dir, "gpubudget.conf")
 func (h *host) describe() Host {
 	return Host{
 		Cluster: h.cluster, SlurmVersion: "22.05.8", ConfPath: h.confPath(), StateDir: h.dir, Version: "test",
-		Clock: h.clock,
+		Clock: h.clock, Passed: func() time.Duration { return h.passed },
 		Log: func(_ Level, line string) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
@@ -212,7 +213,14 @@ func (h *host) pass(jobs ...Job) map[uint32]uint32 {
 func (h *host) later(d time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.now = h.now.Add(d)
+	h.now, h.passed = h.now.Add(d), h.passed+d
+}
+
+// setClock sets the clock of the host and of its Slurm ahead, or back.
+func (h *host) setClock(s *slurm, d time.Duration) {
+	h.later(d)
+	h.passed -= d
+	s.now = h.clock().Unix()
 }
 
 func (h *host) clock() time.Time {

@@ -41,11 +41,15 @@ type refresher struct {
 	adopted bool      // open runs of the database were taken over
 
 	away    trouble
+	empty   trouble   // of a database that has no ledger of the cluster
+	shorter trouble   // of one whose ledger is an older copy
 	since   time.Time // when the database was lost
 	failed  trouble   // of writing the spool anew
 	unsaved trouble   // of saving the snapshot
 	savedAt time.Time
 	saved   *Snapshot // as it is on disk
+
+	strangers strangers
 
 	reloading atomic.Bool
 	mu        sync.Mutex
@@ -110,6 +114,9 @@ func (r *refresher) cycle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := r.step(ctx, r.check); err != nil {
+		return err
+	}
 	if !mine || r.engine.recorder.isLocked() {
 		// Only in the moment in which one slurmctld hands over to another.
 		r.engine.logf(LogVerbose, "another slurmctld of cluster %s still writes: this one only reads for now", r.engine.cluster)
@@ -137,6 +144,14 @@ func (r *refresher) connect(ctx context.Context) (mine bool, err error) {
 		}
 	}
 	return r.db.lock(ctx)
+}
+
+// check makes sure that this is a database to write to and to read from.
+func (r *refresher) check(ctx context.Context) error {
+	if err := r.db.checkSchema(ctx); err != nil {
+		return err
+	}
+	return r.checkLedger(ctx)
 }
 
 func (r *refresher) disconnect() {
@@ -231,6 +246,7 @@ func (r *refresher) read(ctx context.Context, to *mark) error {
 	}
 	r.engine.install(s, now, to != nil)
 	r.engine.shadow()
+	r.engine.tellStrangers(&r.strangers)
 	r.save(false)
 	r.report(r.tidy())
 	return nil

@@ -63,7 +63,7 @@ func newRun(cluster string, j *Job, o *owner, start int64) *run {
 
 // see takes over what j shows of the run while it lasts.
 func (r *run) see(j *Job, now fairshare.Instant) {
-	r.SeenAt = now.Time()
+	r.seen(now)
 	r.configuring = j.Has(Configuring)
 	suspended := j.Suspended
 	var since *time.Time
@@ -92,7 +92,18 @@ func (r *run) end(at int64, state string, now fairshare.Instant) {
 	if r.SuspendedSince != nil && r.SuspendedSince.After(t) {
 		r.SuspendedSince = nil
 	}
-	r.EndedAt, r.EndState, r.SeenAt, r.dirty = &t, state, now.Time(), true
+	r.EndedAt, r.EndState, r.dirty = &t, state, true
+	r.seen(now)
+}
+
+// seen notes when the run was seen last. Of two sightings the database believes
+// the later one, so time goes on here should the clock have been set back.
+func (r *run) seen(now fairshare.Instant) {
+	t := now.Time()
+	if t.Before(r.SeenAt) {
+		t = r.SeenAt.Add(time.Millisecond)
+	}
+	r.SeenAt = t
 }
 
 // unix is i in Slurm's whole seconds.

@@ -30,6 +30,7 @@ type tracker struct {
 	cluster string
 	owners  *owners
 	demand  *demand
+	clock   steadyClock
 
 	jobs  map[uint32]*job
 	order []*job // as the last pass met them
@@ -85,6 +86,7 @@ func newTracker(cluster string, o *owners, d *demand) *tracker {
 
 // begin begins a pass.
 func (t *tracker) begin(now fairshare.Instant, gpus uint64) {
+	t.shift(t.clock.look(now))
 	if t.now != 0 {
 		t.previous = t.now
 	}
@@ -189,7 +191,8 @@ func (t *tracker) rename(rec *job, now fairshare.Instant) {
 		return
 	}
 	nameless, wasIn := r.User, !r.decided || r.Allocated // in the tail, or the snapshot, if it has ended
-	r.User, r.SeenAt, r.dirty = rec.owner.user, now.Time(), true
+	r.User, r.dirty = rec.owner.user, true
+	r.seen(now)
 	if r.Account == "" && rec.owner.account != "" {
 		r.Account = rec.owner.account
 		r.Allocated, r.decided = t.owners.funded(rec.owner)
