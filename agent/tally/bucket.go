@@ -65,3 +65,37 @@ type Bucket struct {
 
 // Held is how long the job held the GPU in the bucket, in milliseconds.
 func (b *Bucket) Held() int64 { return int64(b.Until - b.From) }
+
+// cut takes back what was counted after an instant: a moment only, so that how
+// the amounts lie in it does not matter.
+func (b *Bucket) cut(at fairshare.Instant) {
+	b.Until = min(b.Until, max(b.From, at))
+	held := b.Held()
+	for _, part := range []*int64{&b.Shared, &b.Part, &b.BusyKnown, &b.MemoryKnown, &b.EnergyKnown, &b.ProcessKnown} {
+		*part = min(*part, held)
+	}
+	for _, of := range []struct {
+		amount **int64
+		known  int64
+	}{{&b.Busy, b.BusyKnown}, {&b.Process, b.ProcessKnown}} {
+		if *of.amount != nil {
+			*of.amount = known(min(**of.amount, of.known))
+		}
+	}
+	for _, of := range []struct {
+		amount **int64
+		known  int64
+	}{{&b.Busy, b.BusyKnown}, {&b.Memory, b.MemoryKnown}, {&b.MemoryMax, b.MemoryKnown}, {&b.Energy, b.EnergyKnown}, {&b.Process, b.ProcessKnown}} {
+		if of.known == 0 {
+			*of.amount = nil
+		}
+	}
+	b.LastBusy, b.IdleSince = earlier(b.LastBusy, b.Until), earlier(b.IdleSince, b.Until)
+}
+
+func earlier(at *fairshare.Instant, than fairshare.Instant) *fairshare.Instant {
+	if at == nil || *at <= than {
+		return at
+	}
+	return &than
+}

@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package tally
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"gpubudget/fairshare"
+)
+
+const (
+	hour   = 3600_000
+	offset = 1_700_000_400_000 // of the wall clock: 20 minutes before an hour ends
+)
+
+// edge is when the first hour ends, by the clock since the boot.
+const edge = hour - offset%hour
+
+func holding(gpu string, job uint32, from, until int64) Holding {
+	return Holding{ID: ID{GPU: gpu, JobID: job, From: from}, Until: until, Source: FromProlog}
+}
+
+// lookAt is a GPU that was busy for so much of the time since from, in percent.
+func lookAt(from, now, percent int64) Look {
+	span := (now - from) * 1000
+	return Look{From: from, Busy: span * percent / 100, BusyKnown: span}
+}
+
+// all are the closed and the open buckets, each only as it was last.
+func (t *Tally) all(into map[string]*Bucket) {
+	for _, b := range append(t.Closed(), t.Buckets()...) {
+		key := fmt.Sprintf("%d %s %d %d %s", b.Starts, b.GPU, b.JobID, b.Restart, b.Incarnation)
+		if old := into[key]; old == nil || b.Seq > old.Seq {
+			into[key] = b
+		}
+	}
+}
+
+func sum(buckets map[string]*Bucket, amount func(*Bucket) int64) (total int64) {
+	for _, b := range buckets {
+		total += amount(b)
+	}
+	return total
+}
+
+func TestAHoldingIsCountedFromPrologToEpilog(t *testing.T) {
+	tally := New("a", hour, offset, nil)
+	got := map[string]*Bucket{}
+	tally.Add(Round{Now: 10_000, Holdings: []Holding{holding("G", 7, 3_217, Open)}})
+	tally.Add(Round{Now: 20_000, Holdings: []Holding{holding("G", 7, 3_217, Open)}})
+	tally.Add(Round{Now: 30_000, Holdings: []Holding{holding("G", 7, 3_217, 24_502)}})
+	tally.Add(Round{Now: 40_000, Holdings: []Holding{holding("G", 7, 3_217, 24_502)}})
+	tally.all(got)
+	require.Len(t, got, 1)
+	for _, b := range got {
+		require.Equal(t, int64(24_502-3_217), b.Held())
+		require.Equal(t, fairshare.Instant(offset+3_217), b.From)
+		require.Equal(t, b.Held(), b.Part)
+		require.True(t, b.Ended)
+		require.Nil(t, b.Busy)
+		require.Zero(t, b.BusyKnown)
+	}
+	require.True(t, tally.Counted(holding("G", 7, 3_217, 0).ID))
+	require.Empty(t, tally.Buckets())
+}
+
+func TestBucketsEndWithTheirHour(t *testing.T) {
+	tally := New("a", hour, offset, nil)
+	tally.Add(Round{Now: edge + hour + 5, Holdings: []Holding{holding("G", 7, edge-1000, Open)}})
+	closed := tally.Closed()
+	require.Len(t, closed, 2)
+	require.Equal(t, []int64{1000, hour}, []int64{closed[0].Held(), closed[1].Held()})
+	require.Equal(t, closed[0].Ends, closed[1].Starts)
+	require.False(t, closed[0].Ended)
+	open := tally.Buckets()
+	require.Len(t, open, 1)
+	require.Equal(t, int64(5), open[0].Held())
+}
+
+// What ends at the very edge of a bucket ends in it.
+func TestAnEndAtTheEdge(t *testing.T) {
+	tally := New("a", hour, offset, nil)
+	tally.Add(Round{Now: edge, Holdings: []Holding{holding("G", 7, edge-5, Open)}})
+	tally.Add(Round{Now: edge + 5, Holdings: []Holding{holding("G", 7, edge-5, edge)}})
+	closed := tally.Closed()
+	require.Len(t, closed, 1)
+	require.True(t, closed[0].Ended)
+	require.Equal(t, int64(5), closed[0].Held())
+}
+
+func TestUtilisationCountsWhereItWasSeen(t *testing.T) {
+	tally := New("a", hour, 0, nil)
+	h := []Holding{holding("G", 7, 0, Open)}
+	power, memory := int64(500_000), int64(1000)
+	// A round that nobody looked at, one half busy, one idle, one unknown.
+	tally.Add(Round{Now: 10_000, Holdings: h})
+	look := lookAt(10_000, 20_000, 50)
+	look.Power, look.Memory, look.Jobs = &power, &memory, map[uint32]JobLook{7: {}}
+	tally.Add(Round{Now: 20_000, Holdings: h, Looks: map[string]Look{"G": look}})
+	b := tally.Buckets()[0]
+	require.Equal(t, fairshare.Instant(20_000), *b.LastBusy)
+	require.Nil(t, b.IdleSince)
+	require.Equal(t, []int64{5000, 10_000}, []int64{*b.Busy, b.BusyKnown})
+
+	look = lookAt(20_000, 30_000, 0)
+	look.Jobs = map[uint32]JobLook{}
+	tally.Add(Round{Now: 30_000, Holdings: h, Looks: map[string]Look{"G": look}})
+	b = tally.Buckets()[0]
+	require.Equal(t, fairshare.Instant(20_000), *b.IdleSince)
+	require.Equal(t, []int64{5000, 20_000}, []int64{*b.Busy, b.BusyKnown})
+	require.Equal(t, []int64{10_000, 20_000}, []int64{*b.Process, b.ProcessKnown}, "held without a process is seen")
+	require.Equal(t, []int64{1000 * 10_000, 10_000, 1000}, []int64{*b.Memory, b.MemoryKnown, *b.MemoryMax})
+	require.Equal(t, []int64{500 * 10_000, 10_000}, []int64{*b.Energy, b.EnergyKnown}, "500 W for 10 s are 5000 J")
+	require.Equal(t, int64(2), b.Samples)
+
+	tally.Add(Round{Now: 40_000, Holdings: h})
+	b = tally.Buckets()[0]
+	require.Nil(t, b.IdleSince, "nobody knows")
+	require.Equal(t, int64(20_000), b.BusyKnown)
+	require.Equal(t, int64(40_000), b.Held())
+}
+
+// One burst long ago does not hide that a GPU has been idle since.
+func TestIdleTimeTrailsOverBuckets(t *testing.T) {
+	tally := New("a", hour, 0, nil)
+	h := []Holding{holding("G", 7, 0, Open)}
+	tally.Add(Round{Now: 10_000, Holdings: h, Looks: map[string]Look{"G": lookAt(0, 10_000, 100)}})
+	for now := int64(20_000); now <= 3*hour; now += 10_000 {
+		tally.Add(Round{Now: now, Holdings: h, Looks: map[string]Look{"G": lookAt(now-10_000, now, 0)}})
+	}
+	buckets := append(tally.Closed(), tally.Buckets()...)
+	require.Len(t, buckets, 3)
+	for _, b := range buckets {
+		require.Equal(t, fairshare.Instant(10_000), *b.IdleSince)
+		require.Equal(t, fairshare.Instant(10_000), *b.LastBusy)
+	}
+	require.Zero(t, *buckets[2].Busy)
+	require.Equal(t, buckets[2].Held(), buckets[2].BusyKnown)
+}
+
+func TestASharedGPU(t *testing.T) {
+	tally := New("a", hour, 0, nil)
+	power, memory, mine := int64(1_000_000), int64(50_000), int64(20_000)
+	look := lookAt(0, 9_000, 80)
+	look.Power, look.Memory, look.Jobs = &power, &memory, map[uint32]JobLook{2: {Memory: &mine}, 3: {}}
+	tally.Add(Round{Now: 9_000, Looks: map[string]Look{"G": look}, Holdings: []Holding{
+		holding("G", 1, 0, Open), holding("G", 2, 0, Open), holding("G", 3, 0, Open),
+	}})
+	var parts []int64
+	for _, b := range tally.Buckets() {
+		parts = append(parts, b.Part)
+		require.Equal(t, int64(9_000), b.Shared)
+		require.Nil(t, b.Busy, "nobody knows whose it is")
+		require.Equal(t, int64(3_000_000), *b.Energy)
+		switch b.JobID {
+		case 1:
+			require.Equal(t, []int64{0, 0}, []int64{*b.MemoryMax, *b.Process}, "it has no process there")
+		case 2:
+			require.Equal(t, mine, *b.MemoryMax)
+		case 3:
+			require.Nil(t, b.Memory, "the driver does not say")
+			require.Equal(t, int64(9_000), *b.Process)
+		}
+	}
+	require.Equal(t, []int64{3000, 3000, 3000}, parts)
+}
+
+func TestMPSPercentages(t *testing.T) {
+	for _, tc := range []struct{ percents, want []int64 }{
+		{[]int64{30}, []int64{3000}},
+		{[]int64{30, 50}, []int64{3000, 5000}},
+		{[]int64{80, 80}, []int64{5000, 5000}},
+		{[]int64{30, 0}, []int64{5000, 5000}}, // one without: evenly
+		{[]int64{0, 0, 0}, []int64{3334, 3333, 3333}},
+	} {
+		tally := New("a", hour, 0, nil)
+		var holdings []Holding
+		for i, percent := range tc.percents {
+			h := holding("G", uint32(i+1), 0, Open)
+			h.MPSPercent = int(percent)
+			holdings = append(holdings, h)
+		}
+		tally.Add(Round{Now: 10_000, Holdings: holdings})
+		var got []int64
+		for i, b := range tally.Buckets() {
+			got = append(got, b.Part)
+			require.Equal(t, tc.percents[i], int64(percentOf(b)))
+		}
+		require.Equal(t, tc.want, got, "%v", tc.percents)
+	}
+}
+
+func percentOf(b *Bucket) int {
+	if b.MPSPercent == nil {
+		return 0
+	}
+	return *b.MPSPercent
+}
+
+// Epilog has looked at its clock before the round and has written after it.
+func TestWhatWasCountedBeyondTheEndIsTakenBack(t *testing.T) {
+	tally := New("a", hour, 0, nil)
+	look := lookAt(0, 10_000, 100)
+	tally.Add(Round{Now: 10_000, Holdings: []Holding{holding("G", 7, 0, Open)}, Looks: map[string]Look{"G": look}})
+	tally.Add(Round{Now: 20_000, Holdings: []Holding{holding("G", 7, 0, 9_998)}, Looks: map[string]Look{"G": lookAt(10_000, 20_000, 100)}})
+	closed := tally.Closed()
+	require.Len(t, closed, 1)
+	b := closed[0]
+	require.Equal(t, []int64{9_998, 9_998, 9_998, 9_998}, []int64{b.Held(), b.Part, *b.Busy, b.BusyKnown})
+	require.Equal(t, fairshare.Instant(9_998), *b.LastBusy)
+	require.True(t, b.Ended)
+}
+
+// A job that comes back to a GPU has two holdings, and neither replaces the
+// other.
+func TestAJobThatComesBack(t *testing.T) {
+	tally := New("a", hour, 0, nil)
+	got := map[string]*Bucket{}
+	tally.Add(Round{Now: 10_000, Holdings: []Holding{holding("G", 7, 0, 4_000), holding("G", 7, 6_000, Open)}})
+	tally.all(got)
+	require.Len(t, got, 2)
+	require.Equal(t, int64(8_000), sum(got, (*Bucket).Held))
+}
+
+// After the clock was set nothing is lost and nothing counts twice.
+func TestTheClockIsSet(t *testing.T) {
+	tally := New("a", hour, offset, nil)
+	got := map[string]*Bucket{}
+	h := []Holding{holding("G", 7, 0, Open)}
+	tally.Add(Round{Now: 10_000, Holdings: h, Looks: map[string]Look{"G": lookAt(0, 10_000, 0)}})
+	tally.all(got)
+	tally.Rebase("b", offset-2*hour)
+	tally.Add(Round{Now: 20_000, Holdings: h, Looks: map[string]Look{"G": lookAt(10_000, 20_000, 0)}})
+	tally.all(got)
+	require.Len(t, got, 2)
+	require.Equal(t, int64(20_000), sum(got, (*Bucket).Held))
+	b := tally.Buckets()[0]
+	require.Equal(t, fairshare.Instant(offset-2*hour), *b.IdleSince, "still since the job began")
+	require.Equal(t, fairshare.Instant(offset-2*hour+10_000), b.From)
+}
+
+// world is a random history of a node and how its agents saw it.
+type world struct {
+	holdings []Holding // with their true ends
+	visible  []int64   // when the file of each could first be read
+	end      int64
+}
+
+func drawWorld(t *rapid.T) world {
+	w := world{end: rapid.Int64Range(1, 400_000).Draw(t, "end")}
+	for i := range rapid.IntRange(0, 12).Draw(t, "holdings") {
+		from := rapid.Int64Range(0, w.end).Draw(t, "from")
+		until := rapid.OneOf(rapid.Just(Open), rapid.Int64Range(from, w.end)).Draw(t, "until")
+		h := holding(rapid.SampledFrom([]string{"G", "H"}).Draw(t, "gpu"), uint32(i%5+1), from, until)
+		h.Restart = uint32(i / 5)
+		h.MPSPercent = rapid.SampledFrom([]int{0, 0, 0, 10, 50, 100}).Draw(t, "percent")
+		w.holdings = append(w.holdings, h)
+		w.visible = append(w.visible, from+rapid.SampledFrom([]int64{0, 0, 0, 1, 3000}).Draw(t, "late"))
+	}
+	return w
+}
+
+// seenAt is what an agent could read at an instant.
+func (w *world) seenAt(now int64) (seen []Holding) {
+	for i, h := range w.holdings {
+		if w.visible[i] > now && now < w.end {
+			continue
+		}
+		if h.From > now {
+			continue
+		}
+		if h.Until > now {
+			h.Until = Open
+		}
+		seen = append(seen, h)
+	}
+	return seen
+}
+
+// run has agents count the history, one after the other, that are killed and
+// started again and whose clocks are set at random.
+func (w *world) run(t *rapid.T) (got map[string]*Bucket) {
+	got = map[string]*Bucket{}
+	length := rapid.SampledFrom([]int64{1000, 60_000, hour}).Draw(t, "bucket")
+	off := rapid.Int64Range(0, 100*hour).Draw(t, "offset")
+	tally := New("0", length, off, nil)
+	last := int64(0)
+	for n := 1; last < w.end; n++ {
+		now := min(w.end, last+rapid.Int64Range(0, 30_000).Draw(t, "round"))
+		looks := map[string]Look{}
+		for _, gpu := range []string{"G", "H"} {
+			if rapid.Bool().Draw(t, "looked") {
+				l := lookAt(max(0, now-rapid.Int64Range(0, 20_000).Draw(t, "span")), now, rapid.Int64Range(0, 100).Draw(t, "busy"))
+				power := rapid.Int64Range(0, 1_000_000).Draw(t, "power")
+				l.Power, l.Memory, l.Jobs = &power, &power, map[uint32]JobLook{1: {Memory: &power}, 2: {}}
+				looks[gpu] = l
+			}
+		}
+		tally.Add(Round{Now: now, Holdings: w.seenAt(now), Looks: looks})
+		last = now
+		tally.all(got)
+		switch rapid.IntRange(0, 9).Draw(t, "event") {
+		case 0:
+			tally = New(fmt.Sprint(n), length, off, tally.Marks())
+		case 1:
+			off = rapid.Int64Range(0, 100*hour).Draw(t, "offset")
+			tally.Rebase(fmt.Sprint(n), off)
+			tally.all(got)
+		}
+	}
+	return got
+}
+
+// Whatever happens to agents, each holding is counted to the millisecond, and
+// the parts of all jobs never add up to more than the time.
+func TestNothingIsLostAndNothingCountsTwice(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawWorld(t)
+		got := w.run(t)
+		held, parts := map[string]int64{}, map[string]int64{}
+		for _, b := range got {
+			held[fmt.Sprintf("%s %d.%d", b.GPU, b.JobID, b.Restart)] += b.Held()
+			parts[b.GPU] += b.Part
+			requireValid(t, b)
+		}
+		for _, h := range w.holdings {
+			require.Equal(t, min(h.Until, w.end)-h.From, held[fmt.Sprintf("%s %d.%d", h.GPU, h.JobID, h.Restart)], "%+v", h)
+		}
+		for gpu, part := range parts {
+			require.LessOrEqual(t, part, w.covered(gpu))
+		}
+	})
+}
+
+// With nobody late and no percentages the parts are all of the time.
+func TestPartsAreAllOfTheTime(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawWorld(t)
+		for i := range w.holdings {
+			w.holdings[i].MPSPercent, w.visible[i] = 0, w.holdings[i].From
+		}
+		parts := map[string]int64{}
+		for _, b := range w.run(t) {
+			parts[b.GPU] += b.Part
+		}
+		for _, gpu := range []string{"G", "H"} {
+			require.Equal(t, w.covered(gpu), parts[gpu])
+		}
+	})
+}
+
+// covered is for how long anybody held a GPU.
+func (w *world) covered(gpu string) (total int64) {
+	var of []Holding
+	for _, h := range w.holdings {
+		if h.GPU == gpu {
+			of = append(of, h)
+		}
+	}
+	slices.SortFunc(of, func(a, b Holding) int { return int(a.From - b.From) })
+	upTo := int64(0)
+	for _, h := range of {
+		until := min(h.Until, w.end)
+		total += max(0, until-max(h.From, upTo))
+		upTo = max(upTo, until)
+	}
+	return total
+}
+
+// requireValid is what Postgres insists on.
+func requireValid(t require.TestingT, b *Bucket) {
+	held := b.Held()
+	require.GreaterOrEqual(t, b.From, b.Starts)
+	require.LessOrEqual(t, b.Until, b.Ends)
+	for _, of := range []struct {
+		name          string
+		known, amount int64
+		isNil         bool
+	}{
+		{"busy", b.BusyKnown, value(b.Busy), b.Busy == nil},
+		{"process", b.ProcessKnown, value(b.Process), b.Process == nil},
+		{"memory", b.MemoryKnown, 0, b.Memory == nil || b.MemoryMax == nil},
+		{"energy", b.EnergyKnown, 0, b.Energy == nil},
+		{"part", held, b.Part, false},
+		{"shared", held, b.Shared, false},
+	} {
+		require.Equal(t, of.known == 0 && of.name != "part" && of.name != "shared", of.isNil, "%s of %+v", of.name, b)
+		require.LessOrEqual(t, of.amount, of.known, of.name)
+		require.LessOrEqual(t, of.known, held, of.name)
+		require.GreaterOrEqual(t, of.amount, int64(0), of.name)
+	}
+	for _, at := range []*fairshare.Instant{b.LastBusy, b.IdleSince} {
+		require.True(t, at == nil || *at <= b.Until)
+	}
+}
+
+func TestUUIDsAreUUIDs(t *testing.T) {
+	require.Regexp(t, "^[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$", UUID("x"))
+	require.NotEqual(t, UUID("x"), UUID("y"))
+}
