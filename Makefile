@@ -14,6 +14,8 @@ LDFLAGS := -X main.version=$(VERSION)
 # another user (a container's mount) must not stop the build.
 GO := go
 GOBUILD := $(GO) build -trimpath -buildvcs=false -ldflags "$(LDFLAGS)"
+# go-nvml binds functions that NVIDIA has deprecated; we call none of them.
+export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 # make bench: numbers of pending jobs, and how many recalculations are measured
 # at each. There is one a minute.
 BENCH_JOBS := 1000,10000
@@ -58,7 +60,7 @@ provision: ## install the packages and fetch the Slurm headers this needs
 	@scripts/provision
 
 .PHONY: build
-build: provision commands plugins ## build bin/ and build/plugins/
+build: provision commands plugins simnvml ## build bin/, build/plugins/ and the simulated NVIDIA driver
 
 .PHONY: commands
 commands:
@@ -70,6 +72,10 @@ plugins: provision
 	@mkdir -p $(PLUGINS)
 	@$(MAKE) --no-print-directory --silent -C slurmplugin/shim SLURM_SRC=$(BUILD)/slurm/src SLURM_BUILD=$(BUILD)/slurm/obj OUT=$(PLUGINS)
 	@$(GOBUILD) -buildmode=c-shared -o $(PLUGINS)/libgpubudget.so ./slurmplugin/lib
+
+.PHONY: simnvml
+simnvml: provision
+	@$(MAKE) --no-print-directory --silent -C internal/simnvml/lib GO="$(GO)" OUT=$(BUILD)/simnvml
 
 .PHONY: fmt
 fmt: ## format the Go code

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package meter
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// xidWait is how long one call waits for an Xid error, and so how long
+	// releasing the driver may take.
+	xidWait = 500 * time.Millisecond
+	// keptXids is how many are kept from one round to the next.
+	keptXids = 256
+)
+
+// xids are those seen since the last round.
+type xids struct {
+	mu      sync.Mutex
+	seen    []Xid
+	dropped int
+}
+
+func (x *xids) add(xid Xid) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if len(x.seen) == keptXids {
+		x.dropped++
+		return
+	}
+	x.seen = append(x.seen, xid)
+}
+
+func (x *xids) take() (seen []Xid, dropped int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	seen, dropped = x.seen, x.dropped
+	x.seen, x.dropped = nil, 0
+	return seen, dropped
+}
+
+// watcher waits for Xid errors in a goroutine of its own.
+type watcher struct {
+	uuids  []string // of the GPUs watched
+	events Events   // nil if none can be watched
+	to     *xids
+	clock  Clock
+	stop   chan struct{}
+	done   chan struct{}
+}
+
+// rewatch watches devices, if there is one among them that is not watched yet
+// or if one that is watched is gone. One that is lost stays watched: the reason
+// may be an Xid that is still to come.
+func (m *Meter) rewatch(devices []Device, uuids []string) {
+	if m.watch != nil && !slices.ContainsFunc(uuids, func(uuid string) bool { return !slices.Contains(m.watch.uuids, uuid) }) &&
+		!slices.ContainsFunc(m.watch.uuids, func(uuid string) bool { return m.known[uuid] == nil }) {
+		return
+	}
+	m.note("", "Xid errors", m.unwatch())
+	w := &watcher{uuids: uuids, to: &m.xids, clock: m.o.Clock, stop: make(chan struct{}), done: make(chan struct{})}
+	m.watch = w
+	if len(devices) == 0 {
+		return
+	}
+	events, unwatched, err := m.o.Driver.Watch(devices)
+	if !m.note("", "Xid errors", err) {
+		return
+	}
+	for _, uuid := range uuids {
+		m.note(uuid, "Xid errors", unwatched[uuid])
+	}
+	w.events = events
+	go w.run()
+}
+
+// unwatch ends the watcher.
+func (m *Meter) unwatch() error {
+	w := m.watch
+	m.watch = nil
+	if w == nil || w.events == nil {
+		return nil
+	}
+	close(w.stop)
+	<-w.done
+	return w.events.Close()
+}
+
+func (w *watcher) run() {
+	defer close(w.done)
+	for {
+		select {
+		case <-w.stop:
+			_ = w.wait(0) // what came meanwhile; then it ends in any case
+			return
+		default:
+		}
+		if err := w.wait(xidWait); !errors.Is(err, ErrTimeout) {
+			w.pause() // a GPU that is lost makes the call fail at once, over and over
+		}
+	}
+}
+
+// wait takes events as long as there are any.
+func (w *watcher) wait(timeout time.Duration) error {
+	for range keptXids {
+		xid, err := w.events.Wait(timeout)
+		if err != nil {
+			return err
+		}
+		xid.At = w.clock.Now()
+		w.to.add(xid)
+	}
+	return ErrTimeout
+}
+
+func (w *watcher) pause() {
+	timer := time.NewTimer(xidWait)
+	defer timer.Stop()
+	select {
+	case <-w.stop:
+	case <-timer.C:
+	}
+}
