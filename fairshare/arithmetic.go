@@ -100,9 +100,12 @@ func (a *apportionment) distribute(pool GPUMillis, total uint64) []GPUMillis {
 	if spare == 0 {
 		return a.parts
 	}
-	slices.SortFunc(a.left, func(x, y leftover) int {
+	byRemainder := func(x, y leftover) int {
 		return cmp.Or(cmp.Compare(y.remainder, x.remainder), cmp.Compare(x.index, y.index))
-	})
+	}
+	if !slices.IsSortedFunc(a.left, byRemainder) { // equal parts are
+		slices.SortFunc(a.left, byRemainder)
+	}
 	for _, l := range a.left[:min(spare, uint64(len(a.left)))] {
 		a.parts[l.index]++
 	}

@@ -198,3 +198,7 @@ func BenchmarkSlurmShares(b *testing.B) {
 		})
 	}
 }
+
+func sizeName(accounts, users int) string {
+	return fmt.Sprintf("accounts=%d/users=%d", accounts, users)
+}

@@ -250,13 +250,12 @@ func (l *layout) foldEpochs(epochs []epoch, buckets []Period) [][]GPUMillis {
 
 // entitledByBucket is the entitlement by bucket and account.
 func (l *layout) entitledByBucket(buckets []Period) [][]GPUMillis {
-	in := newIntegrator(l)
+	in := newIntegrator(l, l.budget.Capacity)
+	in.keepPlans()
 	sums := make([][]GPUMillis, len(buckets))
 	for i, bucket := range buckets {
 		e := l.newEntitlements(bucket)
-		for _, segment := range l.budgetChanges(bucket).segments() {
-			in.integrate(e, segment)
-		}
+		in.integrate(e, l.budgetChanges(bucket, l.budget.Capacity).segments())
 		sums[i] = make([]GPUMillis, len(l.accounts))
 		for a := range sums[i] {
 			sums[i][a] = e.total[a].whole

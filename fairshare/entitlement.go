@@ -3,6 +3,7 @@
 package fairshare
 
 import (
+	"maps"
 	"math"
 	"math/bits"
 	"slices"
@@ -100,35 +101,31 @@ func (l *layout) newEntitlements(window Period) *Entitlements {
 	}
 }
 
+func (e *Entitlements) reset(window Period) {
+	e.Window = window
+	clear(e.flow)
+	clear(e.total)
+	clear(e.direct)
+	clear(e.unassigned)
+	clear(e.users)
+}
+
 func (l *layout) entitlements(window Period) *Entitlements {
 	e := l.newEntitlements(window)
-	in := newIntegrator(l)
-	for _, segment := range l.budgetChanges(window).segments() {
-		in.integrate(e, segment)
-	}
+	newIntegrator(l, l.budget.Capacity).integrate(e, l.budgetChanges(window, l.budget.Capacity).segments())
 	return e
 }
 
-// budgetChanges are all instants at which the flow of GPU time changes its
-// course. Changes of capacity only swell it and needn't be told apart, unless
-// a negative grant makes it run dry.
-func (l *layout) budgetChanges(window Period) *changes {
+// budgetChanges are all instants in the window at which the flow of GPU time
+// changes its course. Changes of capacity only swell it and needn't be told
+// apart, unless a negative grant makes it run dry.
+func (l *layout) budgetChanges(window Period, capacity []Step[MilliGPUs]) *changes {
 	c := &changes{window: window}
-	debit := false
-	for i := range l.accounts {
-		a := &l.accounts[i]
-		addSteps(c, a.parents)
-		addSteps(c, a.Share)
-		for _, grant := range a.Grants {
-			c.period(grant.Period)
-			debit = debit || grant.Amount < 0
-		}
+	for i := l.interval(window.From); i < len(l.changes) && l.changes[i] < window.Until; i++ {
+		c.at(l.changes[i])
 	}
-	for i := range l.users {
-		addSteps(c, l.users[i].In)
-	}
-	if debit {
-		addSteps(c, l.budget.Capacity)
+	if l.debits {
+		addSteps(c, capacity)
 	}
 	return c
 }
@@ -136,35 +133,85 @@ func (l *layout) budgetChanges(window Period) *changes {
 // integrator lets GPU time flow through one segment after the other.
 type integrator struct {
 	*layout
+	plans    map[int]*plan // by layout.interval; nil if none are kept
+	scratch  plan
 	shape    *shape // the tree in the segment
 	capacity capacity
-	division division
 	split    apportionment
 	inflow   []due // by account: from the parent
 	granted  []due // by account: of its own
 	below    []due // by account: granted to the accounts below it
 }
 
-func newIntegrator(l *layout) *integrator {
+// plan is how GPU time is divided while nothing of the budget changes.
+type plan struct {
+	shape     *shape
+	divisions []division // in the order of the shape
+}
+
+// mostPlans bounds how many plans are kept: each is about a quarter of a ranking.
+const mostPlans = 32
+
+func newIntegrator(l *layout, capacity []Step[MilliGPUs]) *integrator {
 	n := len(l.accounts)
-	return &integrator{
-		layout: l, capacity: capacity{steps: l.budget.Capacity},
-		inflow: make([]due, n), granted: make([]due, n), below: make([]due, n),
+	in := &integrator{layout: l, inflow: make([]due, n), granted: make([]due, n), below: make([]due, n)}
+	in.capacity.steps = capacity
+	return in
+}
+
+// keepPlans has plans kept, for one who integrates over the same time again.
+func (in *integrator) keepPlans() { in.plans = make(map[int]*plan) }
+
+// forget drops the plans of times before an instant.
+func (in *integrator) forget(before Instant) {
+	first := in.interval(before)
+	maps.DeleteFunc(in.plans, func(number int, _ *plan) bool { return number < first })
+}
+
+// planAt is the plan that holds at an instant. It may be overwritten by the next.
+func (in *integrator) planAt(at Instant) *plan {
+	number := in.interval(at)
+	if known := in.plans[number]; known != nil {
+		return known
+	}
+	p := &in.scratch
+	if in.plans != nil && len(in.plans) < mostPlans {
+		p = &plan{}
+		in.plans[number] = p
+	}
+	p.shape = in.layout.shape(at, false)
+	p.divisions = slices.Grow(p.divisions[:0], len(p.shape.order))[:len(p.shape.order)]
+	for i, a := range p.shape.order {
+		in.divide(&p.divisions[i], p.shape, a, at)
+	}
+	return p
+}
+
+// integrate adds to e what flows in segments that follow each other.
+func (in *integrator) integrate(e *Entitlements, segments []Period) {
+	for _, segment := range segments {
+		in.flowIn(e, segment, in.capacity.over(segment))
 	}
 }
 
-func (in *integrator) integrate(e *Entitlements, segment Period) {
-	in.shape = in.layout.shape(segment.From, false)
-	in.inflow[in.root] = in.capacity.over(segment)
-	for _, a := range in.shape.order {
-		in.granted[a] = in.grants(a, segment)
+// flowIn adds to e what flows in a segment in which root has so much.
+func (in *integrator) flowIn(e *Entitlements, segment Period, root due) {
+	p := in.planAt(segment.From)
+	in.shape = p.shape
+	in.inflow[in.root] = root
+	for i, a := range in.shape.order {
 		flow := in.inflow[a]
-		flow.add(in.granted[a])
+		if in.layout.grants {
+			in.granted[a] = in.grants(a, segment)
+			flow.add(in.granted[a])
+		}
 		e.flow[a].add(flow)
 		e.total[a].add(flow)
-		in.distribute(e, a, flow, segment.From)
+		in.distribute(e, a, flow, &p.divisions[i])
 	}
-	in.addBelow(e)
+	if in.layout.grants {
+		in.addBelow(e)
+	}
 }
 
 // addBelow adds to every account's total what was granted below it.
@@ -188,9 +235,8 @@ func (in *integrator) grants(a int, segment Period) (sum due) {
 }
 
 // distribute lets what account a has flow to its child accounts and users.
-func (in *integrator) distribute(e *Entitlements, a int, flow due, at Instant) {
-	d, children := &in.division, in.shape.children[a]
-	in.divide(d, in.shape, a, at)
+func (in *integrator) distribute(e *Entitlements, a int, flow due, d *division) {
+	children := in.shape.children[a]
 	pool := due{whole: flow.entitled(), exact: flow.weight()}
 	in.split.weights = d.weights
 	parts := in.split.distribute(pool.whole, d.total)

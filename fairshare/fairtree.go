@@ -34,24 +34,33 @@ type fairTree struct {
 type entry struct {
 	levelFS float64
 	rest    float64 // what levelFS leaves out of a longer number
-	name    string
-	account int // -1 for a leaf
-	leaf    int // -1 for an account
+	account int     // -1 for a leaf
+	leaf    int     // -1 for an account
 }
 
 func newFairTree(accounts, leaves int) *fairTree {
-	return &fairTree{children: make([][]entry, accounts), ranks: make([]int, leaves), next: 1, rank: 1}
+	t := &fairTree{}
+	t.reset(accounts, leaves)
+	return t
 }
 
-func (t *fairTree) addAccounts(k *ranker, r *Ranking, a int) {
-	for _, child := range k.shape.children[a] {
-		standing := &r.Accounts[k.place[child]]
-		t.children[a] = append(t.children[a], entry{standing.LevelFS, 0, standing.Name, child, -1})
+// reset empties the tree and keeps its memory.
+func (t *fairTree) reset(accounts, leaves int) {
+	t.children = slices.Grow(t.children[:0], accounts)[:accounts]
+	for a := range t.children {
+		t.children[a] = t.children[a][:0]
 	}
+	t.ranks = slices.Grow(t.ranks[:0], leaves)[:leaves]
+	clear(t.ranks)
+	t.next, t.rank = 1, 1
 }
 
-func (t *fairTree) addLeaf(a, leaf int, levelFS float64, name string) {
-	t.children[a] = append(t.children[a], entry{levelFS, 0, name, -1, leaf})
+func (t *fairTree) addAccount(a, child int, levelFS float64) {
+	t.children[a] = append(t.children[a], entry{levelFS, 0, child, -1})
+}
+
+func (t *fairTree) addLeaf(a, leaf int, levelFS float64) {
+	t.children[a] = append(t.children[a], entry{levelFS, 0, -1, leaf})
 }
 
 // visit ranks the leaves among and below siblings. If tied is set the first of
@@ -67,6 +76,9 @@ func (t *fairTree) visit(siblings []entry, tied bool) {
 				t.give(e.leaf, tied)
 			case t.apart:
 				t.visit(t.children[e.account], tied)
+			case below == nil:
+				below = slices.Clip(t.children[e.account])
+				continue
 			default:
 				below = append(below, t.children[e.account]...)
 				continue
@@ -93,13 +105,15 @@ func (t *fairTree) ranked() int { return t.next - 1 }
 // What comes then makes the order definite; it has an effect on ranks only where
 // equal accounts are ranked apart.
 func compareEntries(x, y entry) int {
-	if c := cmp.Compare(y.levelFS, x.levelFS); c != 0 {
-		return c // almost always, and sorting is most of the work
+	switch { // almost always the first; and sorting is most of the work
+	case x.levelFS > y.levelFS:
+		return -1
+	case x.levelFS < y.levelFS:
+		return 1
 	}
 	return cmp.Or(
 		cmp.Compare(y.rest, x.rest),
 		cmp.Compare(min(x.account, 0), min(y.account, 0)),
-		cmp.Compare(x.name, y.name),
 		cmp.Compare(x.leaf, y.leaf),
 		cmp.Compare(x.account, y.account),
 	)

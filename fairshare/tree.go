@@ -72,6 +72,9 @@ type layout struct {
 	users    []member // of all accounts
 	member   map[memberKey]int
 	moves    []Instant // at which any account moves, comes or goes; ascending
+	changes  []Instant // at which GPU time changes its course; ascending
+	grants   bool      // there are any
+	debits   bool      // some of which take away
 	shapes   map[shapeKey]*shape
 }
 
@@ -105,6 +108,7 @@ func newLayout(b *Budget) *layout {
 	l.numberParents()
 	l.numberUsers()
 	l.findMoves()
+	l.findChanges()
 	return l
 }
 
@@ -156,6 +160,36 @@ func (l *layout) findMoves() {
 	slices.Sort(l.moves)
 	l.moves = slices.Compact(l.moves)
 	l.shapes = make(map[shapeKey]*shape)
+}
+
+// findChanges finds all instants at which a parent, share, membership or grant
+// changes.
+func (l *layout) findChanges() {
+	for i := range l.accounts {
+		a := &l.accounts[i]
+		l.changes = appendEnds(appendEnds(l.changes, a.parents), a.Share)
+		for _, grant := range a.Grants {
+			l.changes = append(l.changes, grant.From, grant.Until)
+			l.grants, l.debits = true, l.debits || grant.Amount < 0
+		}
+	}
+	for i := range l.users {
+		l.changes = appendEnds(l.changes, l.users[i].In)
+	}
+	slices.Sort(l.changes)
+	l.changes = slices.Compact(l.changes)
+}
+
+func appendEnds[T any](ends []Instant, steps []Step[T]) []Instant {
+	for i := range steps {
+		ends = append(ends, steps[i].From, steps[i].Until)
+	}
+	return ends
+}
+
+// interval numbers the stretches of time in which nothing of a budget changes.
+func (l *layout) interval(at Instant) int {
+	return sort.Search(len(l.changes), func(i int) bool { return l.changes[i] > at })
 }
 
 // shape is who stands under whom while no account moves.

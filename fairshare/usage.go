@@ -65,36 +65,122 @@ func (l *layout) newUsage(window Period) *Usage {
 }
 
 func (l *layout) usage(window Period, charges []Charge) *Usage {
-	u := l.newUsage(window)
-	epochs := l.epochs(window, nil)
-	outside := unbudgeted{}
+	m := newMeter(l)
+	m.begin(window)
 	for i := range charges {
-		c := &charges[i]
-		within, lost := l.spread(epochs, l.find(c.Account), c.Period, c.Amount)
-		l.charge(u, c, within)
-		outside.add(c, lost)
+		m.charge(m.owner(charges[i].Account, charges[i].User), charges[i].Period, charges[i].Amount)
 	}
-	for i := range epochs {
-		epochs[i].rollUp()
-		for a, sum := range epochs[i].sums {
-			u.total[a] = add(u.total[a], sum)
-		}
-	}
-	u.Unbudgeted = outside.charges(window)
-	return u
+	return m.end()
 }
 
-// charge books an amount on the account and the user of a charge. Accounts
-// above get it by rollUp.
-func (l *layout) charge(u *Usage, c *Charge, amount GPUMillis) {
+// Owner is a user in an account, as a Ranker numbers them.
+type Owner int32
+
+// meter sums up usage, window after window. Its memory is used again.
+type meter struct {
+	*layout
+	others map[memberKey]Owner // who is no member of the account, or it isn't known
+	owners []owner             // the members first, as in layout.users
+	used   *Usage
+	epochs []epoch
+	lost   map[Owner]GPUMillis // what counted nowhere
+	latest Owner               // the last that was looked up
+}
+
+type owner struct {
+	memberKey
+	at   int // number of the account; -1 if there is none
+	user int // number of the user; -1 if he is no member
+}
+
+func newMeter(l *layout) *meter {
+	m := &meter{layout: l, used: l.newUsage(Period{}), owners: make([]owner, len(l.users))}
+	for i := range l.users {
+		a := l.users[i].account
+		m.owners[i] = owner{memberKey{l.accounts[a].Name, l.users[i].User}, a, i}
+	}
+	return m
+}
+
+// owner is the number of a user in an account, whether the budget knows them or
+// not.
+func (m *meter) owner(account, user string) Owner {
+	key := memberKey{account, user}
+	if int(m.latest) < len(m.owners) && m.owners[m.latest].memberKey == key {
+		return m.latest
+	}
+	m.latest = m.find(key)
+	return m.latest
+}
+
+func (m *meter) find(key memberKey) Owner {
+	if i, member := m.member[key]; member {
+		return Owner(i)
+	}
+	if known, ok := m.others[key]; ok {
+		return known
+	}
+	if m.others == nil {
+		m.others = make(map[memberKey]Owner)
+	}
+	number := Owner(len(m.owners))
+	m.others[key] = number
+	m.owners = append(m.owners, owner{key, m.layout.find(key.account), -1})
+	return number
+}
+
+// begin begins to sum up what falls into a window.
+func (m *meter) begin(window Period) {
+	m.used.Window, m.used.Unbudgeted = window, nil
+	clear(m.used.total)
+	clear(m.used.direct)
+	clear(m.used.users)
+	clear(m.lost)
+	m.epochs = m.cutEpochs(m.epochs, window, nil)
+}
+
+// charge adds an amount that is spread evenly over a period.
+func (m *meter) charge(number Owner, p Period, amount GPUMillis) {
+	o := &m.owners[number]
+	within, lost := m.spread(m.epochs, o.at, p, amount)
+	m.book(m.used, o, within)
+	if lost != 0 {
+		if m.lost == nil {
+			m.lost = make(map[Owner]GPUMillis)
+		}
+		m.lost[number] = add(m.lost[number], lost)
+	}
+}
+
+// book books an amount on an account and a user. Accounts above get it by
+// rollUp.
+func (l *layout) book(u *Usage, o *owner, amount GPUMillis) {
 	if amount == 0 {
 		return
 	}
-	a := l.number[c.Account]
-	u.direct[a] = add(u.direct[a], amount)
-	if user, member := l.member[memberKey{c.Account, c.User}]; member {
-		u.users[user] = add(u.users[user], amount)
+	u.direct[o.at] = add(u.direct[o.at], amount)
+	if o.user >= 0 {
+		u.users[o.user] = add(u.users[o.user], amount)
 	}
+}
+
+// end is the sum; it holds until the next begin.
+func (m *meter) end() *Usage {
+	for i := range m.epochs {
+		m.epochs[i].rollUp()
+		for a, sum := range m.epochs[i].sums {
+			m.used.total[a] = add(m.used.total[a], sum)
+		}
+	}
+	for number, amount := range m.lost {
+		if o := &m.owners[number]; amount != 0 {
+			m.used.Unbudgeted = append(m.used.Unbudgeted, Charge{m.used.Window, o.account, o.memberKey.user, amount})
+		}
+	}
+	slices.SortFunc(m.used.Unbudgeted, func(x, y Charge) int {
+		return cmp.Or(cmp.Compare(x.Account, y.Account), cmp.Compare(x.User, y.User))
+	})
+	return m.used
 }
 
 // epoch is a stretch of time in which no account moves, with the sums that
@@ -107,14 +193,26 @@ type epoch struct {
 
 // epochs cuts the window wherever an account moves and at further instants.
 func (l *layout) epochs(window Period, cuts []Instant) []epoch {
+	return l.cutEpochs(nil, window, cuts)
+}
+
+// cutEpochs is epochs in the memory of earlier ones.
+func (l *layout) cutEpochs(epochs []epoch, window Period, cuts []Instant) []epoch {
 	c := &changes{window: window}
-	for _, at := range slices.Concat(l.moves, cuts) {
+	first := sort.Search(len(l.moves), func(i int) bool { return l.moves[i] > window.From })
+	for i := first; i < len(l.moves) && l.moves[i] < window.Until; i++ {
+		c.at(l.moves[i])
+	}
+	for _, at := range cuts {
 		c.at(at)
 	}
 	segments := c.segments()
-	epochs := make([]epoch, len(segments))
+	epochs = slices.Grow(epochs[:0], len(segments))[:len(segments)]
 	for i, p := range segments {
-		epochs[i] = epoch{Period: p, shape: l.shape(p.From, true), sums: make([]GPUMillis, len(l.accounts))}
+		e := &epochs[i]
+		e.Period, e.shape = p, l.shape(p.From, true)
+		e.sums = slices.Grow(e.sums[:0], len(l.accounts))[:len(l.accounts)]
+		clear(e.sums)
 	}
 	return epochs
 }
@@ -146,25 +244,4 @@ func (e *epoch) rollUp() {
 			e.sums[parent] = add(e.sums[parent], e.sums[a])
 		}
 	}
-}
-
-// unbudgeted sums up what belongs to no account of the tree.
-type unbudgeted map[memberKey]GPUMillis
-
-func (u unbudgeted) add(c *Charge, amount GPUMillis) {
-	if amount != 0 {
-		key := memberKey{c.Account, c.User}
-		u[key] = add(u[key], amount)
-	}
-}
-
-func (u unbudgeted) charges(window Period) []Charge {
-	var charges []Charge
-	for key, amount := range u {
-		charges = append(charges, Charge{Period: window, Account: key.account, User: key.user, Amount: amount})
-	}
-	slices.SortFunc(charges, func(x, y Charge) int {
-		return cmp.Or(cmp.Compare(x.Account, y.Account), cmp.Compare(x.User, y.User))
-	})
-	return charges
 }

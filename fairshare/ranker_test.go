@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package fairshare_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"gpubudget/fairshare"
+)
+
+// rankWith ranks with a ranker that has ranked before.
+func rankWith(k *fairshare.Ranker, in fairshare.Input) *fairshare.Ranking {
+	k.Begin(in.Window, in.Budget.Capacity)
+	for _, c := range in.Charges {
+		k.Charge(k.Owner(c.Account, c.User), c.Period, c.Amount)
+	}
+	for _, c := range in.Ahead {
+		k.Ahead(k.Owner(c.Account, c.User), c.Amount)
+	}
+	return k.Rank()
+}
+
+// Wherever the window moves, and whatever is used meanwhile, a ranker carries
+// over nothing that changes a bit of a ranking.
+func TestARankerRanksAsIfItRankedForTheFirstTime(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := drawInput(t)
+		if rapid.IntRange(0, 2).Draw(t, "tree without changes") == 0 {
+			in.Budget = drawTree(t)
+			in.Charges = drawCharges(t, in.Budget)
+		}
+		ledger := *in.Budget
+		k := fairshare.NewRanker(&ledger)
+		for range rapid.IntRange(1, 6).Draw(t, "passes") {
+			switch rapid.SampledFrom([]string{"time", "time", "back", "usage", "capacity", "lookback"}).Draw(t, "change") {
+			case "time":
+				later := fairshare.Instant(rapid.Int64Range(0, 20*3_600_000).Draw(t, "later"))
+				in.Window.From, in.Window.Until = in.Window.From+later, in.Window.Until+later
+			case "back":
+				in.Window.From, in.Window.Until = in.Window.From-hour, in.Window.Until-hour
+			case "usage":
+				in.Charges, in.Ahead = drawCharges(t, in.Budget), drawCharges(t, in.Budget)
+			case "capacity":
+				in.Budget = &fairshare.Budget{
+					Accounts: in.Budget.Accounts,
+					Capacity: drawLine(t, rapid.Custom(func(t *rapid.T) fairshare.MilliGPUs {
+						return fairshare.MilliGPUs(rapid.Int64Range(0, 100_000).Draw(t, "gpus"))
+					})),
+				}
+			case "lookback":
+				in.Window.From = in.Window.Until - fairshare.Instant(rapid.Int64Range(0, 60*3_600_000).Draw(t, "length"))
+			}
+			want := fairshare.StraightRank(in)
+			require.Equal(t, want, rankWith(k, in))
+			require.Equal(t, want, fairshare.Rank(in))
+		}
+	})
+}
+
+// So it is with as many accounts as a large site has, where ties, deposits and
+// moves are few.
+func TestARankerRanksALargeClusterLikeAnyOther(t *testing.T) {
+	in := largeInput(200, 2000, 30)
+	rng := rand.New(rand.NewPCG(3, 4))
+	k := fairshare.NewRanker(in.Budget)
+	for range 5 {
+		require.Equal(t, fairshare.StraightRank(in), rankWith(k, in))
+		later := fairshare.Instant(rng.Int64N(day.Milliseconds()))
+		in.Window.From, in.Window.Until = in.Window.From+later, in.Window.Until+later
+	}
+}
+
+// BenchmarkRanker ranks again and again, a second later each time, by what each
+// user used in the week in sum.
+func BenchmarkRanker(b *testing.B) {
+	for _, size := range sizes {
+		for name, changes := range map[string]int{"": 0, "/changes=20": 20} {
+			b.Run(sizeName(size.accounts, size.users)+name, func(b *testing.B) {
+				in := largeInput(size.accounts, size.users, changes)
+				k := fairshare.NewRanker(in.Budget)
+				var owners []fairshare.Owner
+				for i := 0; i < len(in.Charges); i += 24 {
+					owners = append(owners, k.Owner(in.Charges[i].Account, in.Charges[i].User))
+				}
+				b.ReportAllocs()
+				for b.Loop() {
+					in.Window.From, in.Window.Until = in.Window.From+1000, in.Window.Until+1000
+					k.Begin(in.Window, in.Budget.Capacity)
+					for i, o := range owners {
+						k.Charge(o, in.Window, fairshare.GPUHour*fairshare.GPUMillis(i%7))
+					}
+					k.Rank()
+				}
+			})
+		}
+	}
+}
