@@ -79,6 +79,8 @@ type Conf struct {
 	// Shadow has the plugin log how accounts would stand by the ledger, where
 	// Shares is SharesSlurm.
 	Shadow bool
+	// Agent is what is said about the agents on the nodes.
+	Agent Agent
 }
 
 // UsesDatabase tells whether the plugin is to work with the database: always
@@ -89,7 +91,7 @@ func (c *Conf) UsesDatabase() bool { return c.Shares != SharesSlurm || c.DSN != 
 func Defaults() Conf {
 	return Conf{
 		RefreshInterval: DefaultRefreshInterval, DebugLevel: DefaultDebugLevel,
-		Shares: SharesLedger, FairTreeTies: TiesMerge,
+		Shares: SharesLedger, FairTreeTies: TiesMerge, Agent: defaultAgent(),
 	}
 }
 

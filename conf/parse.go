@@ -5,6 +5,7 @@ package conf
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,7 +26,9 @@ type setting struct {
 }
 
 // settings are all keys, in the order in which errors list them.
-var settings = []setting{
+var settings = slices.Concat(generalSettings, agentSettings)
+
+var generalSettings = []setting{
 	{"Cluster", func(c *Conf, v string) error { return setName(&c.Cluster, v) }},
 	{"DSN", func(c *Conf, v string) error { return setText(&c.DSN, v) }},
 	{"RefreshInterval", func(c *Conf, v string) error { return setInterval(&c.RefreshInterval, v) }},

@@ -37,6 +37,7 @@ Shadow=Yes
 		Shares:          SharesSlurm,
 		FairTreeTies:    TiesSlurm,
 		Shadow:          true,
+		Agent:           defaultAgent(),
 	}, c)
 }
 
@@ -51,7 +52,7 @@ func TestParseOfNothingGivesTheDefaults(t *testing.T) {
 func TestParseErrors(t *testing.T) {
 	for _, tc := range []struct{ name, text, want string }{
 		{"misspelt key", "\nClutser=a", `g.conf:2: unknown key "Clutser": did you mean Cluster?`},
-		{"foreign key", "PluginDir=/x", `g.conf:1: unknown key "PluginDir": known are Cluster, DSN, RefreshInterval, CalcInterval, SpoolDir, DebugLevel, Shares, FairTreeTies, Shadow`},
+		{"foreign key", "PluginDir=/x", `g.conf:1: unknown key "PluginDir": known are Cluster, DSN, RefreshInterval, CalcInterval, SpoolDir, DebugLevel, Shares, FairTreeTies, Shadow, AgentNode, AgentJobsDir, AgentSpoolDir, AgentSocket, AgentMappingDir, AgentGresConf, AgentLibrary, AgentMetrics, AgentInterval, AgentWriteInterval`},
 		{"no equals sign", "Cluster titan", `g.conf:1: "Cluster titan" is not Key=Value`},
 		{"no key", "=titan", `g.conf:1: "=titan" is not Key=Value`},
 		{"no value", "Cluster=", `g.conf:1: Cluster: has no value: give one or remove the line`},
@@ -67,6 +68,9 @@ func TestParseErrors(t *testing.T) {
 		{"shares", "Shares=mine", `g.conf:1: Shares: "mine" is not known: it is one of ledger, slurm`},
 		{"no shares", "Shares=", `g.conf:1: Shares: has no value: give one or remove the line`},
 		{"switch", "Shadow=1", `g.conf:1: Shadow: "1" is not known: it is one of yes, no`},
+		{"no folder", "AgentJobsDir=", `g.conf:1: AgentJobsDir: has no value: give one or remove the line`},
+		{"relative", "AgentSocket=a.sock", `g.conf:1: AgentSocket: "a.sock" is not an absolute path`},
+		{"address", "AgentMetrics=9838", `g.conf:1: AgentMetrics: "9838" is no address: give HOST:PORT, :PORT or no`},
 		{"open quote", `DSN="host=x`, `g.conf:1: a double quote is not closed`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
