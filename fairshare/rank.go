@@ -34,6 +34,7 @@ type AccountStanding struct {
 	Share          Share   // of the parent, now
 	ShareOfCluster float64 // now, 0 to 1
 	Entitled, Used GPUMillis
+	Load           GPUMillis // Used, and what is charged ahead: what LevelFS goes by
 	// LevelFS compares it to its siblings, child accounts and users of its
 	// parent: 0 to +Inf, above 1 if under-served.
 	LevelFS float64
@@ -56,7 +57,8 @@ type AccountStanding struct {
 type Pool struct {
 	Members        int // now
 	Entitled, Used GPUMillis
-	LevelFS        float64 // as in AccountStanding; what Rank goes by
+	Load           GPUMillis // as in AccountStanding
+	LevelFS        float64   // as in AccountStanding; what Rank goes by
 }
 
 // UserStanding is how a user stands in one of his accounts.

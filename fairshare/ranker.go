@@ -228,7 +228,7 @@ func (k *Ranker) fill(r *Ranking) {
 	f := k.frame
 	for i, a := range f.shape.order {
 		s := &r.Accounts[i]
-		s.Entitled, s.Used = k.due.total[a].entitled(), k.used.total[a]
+		s.Entitled, s.Used, s.Load = k.due.total[a].entitled(), k.used.total[a], k.loads.total[a]
 		s.Funded = f.open[a] || k.due.flow[a].whole > 0
 	}
 	for i, u := range f.sitting {
@@ -344,7 +344,7 @@ func (k *Ranker) pool(a int) Pool {
 	due, used := k.level(a)
 	return Pool{
 		Members:  k.frame.seats[a][1] - k.frame.seats[a][0],
-		Entitled: k.due.direct[a].entitled(), Used: k.used.direct[a],
+		Entitled: k.due.direct[a].entitled(), Used: k.used.direct[a], Load: k.loads.direct[a],
 		LevelFS: levelFS(k.due.direct[a].weight(), due, k.loads.direct[a], used),
 	}
 }

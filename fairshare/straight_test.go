@@ -97,7 +97,7 @@ func (k *straight) standings() *Ranking {
 		r.accounts[node.Name] = i
 		r.Accounts[i] = AccountStanding{
 			Name: node.Name, Depth: node.Depth, Share: node.Share, ShareOfCluster: node.ShareOfCluster,
-			Entitled: k.due.total[a].entitled(), Used: k.used.total[a], Funded: k.funded[a],
+			Entitled: k.due.total[a].entitled(), Used: k.used.total[a], Load: k.loads.total[a], Funded: k.funded[a],
 		}
 		if node.Parent >= 0 {
 			r.Accounts[i].Parent = tree.Nodes[node.Parent].Name
@@ -222,7 +222,7 @@ func (k *straight) pool(a int) Pool {
 	due, used := k.level(a)
 	return Pool{
 		Members:  k.seats[a][1] - k.seats[a][0],
-		Entitled: k.due.direct[a].entitled(), Used: k.used.direct[a],
+		Entitled: k.due.direct[a].entitled(), Used: k.used.direct[a], Load: k.loads.direct[a],
 		LevelFS: levelFS(k.due.direct[a].weight(), due, k.loads.direct[a], used),
 	}
 }

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package fairshare
+
+import (
+	"math"
+	"time"
+)
+
+// Contract is a cluster's policy on preemption: who may be made to give way,
+// to whom, and how often. Its rules are R1 to R7 of docs/contract.md.
+type Contract struct {
+	// Margin is how much further behind what it is due the account of a request
+	// must be than that of the job that is to yield, once the exchange is
+	// counted: 0.1 is a tenth. Negative counts as 0.
+	Margin float64
+	// WithinAccount lets a request preempt jobs of its own account that have a
+	// lower declared priority.
+	WithinAccount bool
+	// EvictedPerGPU is how many GPUs of allocated jobs a request may evict for
+	// each GPU it asks for; 0 is no limit.
+	EvictedPerGPU float64
+	// PerDay is how often one job may be preempted in 24 hours; 0 is no limit.
+	PerDay int
+}
+
+// DefaultContract is what holds where the policy says nothing.
+func DefaultContract() Contract {
+	return Contract{Margin: 0.1, WithinAccount: true, EvictedPerGPU: 2, PerDay: 4}
+}
+
+// Request is a pending job that wants to start now.
+type Request struct {
+	Account     string
+	GPUs        int64
+	Allocated   bool          // its minimum runtime isn't 0 and its account is funded
+	MinRuntime  time.Duration // for which it will be protected
+	QOSPriority uint32
+	Nice        int64
+}
+
+// Occupant is a running job that may have to yield to a request.
+type Occupant struct {
+	Account        string
+	GPUs           int64
+	Allocated      bool
+	ProtectedUntil Instant   // its start and its minimum runtime, suspensions not counted
+	Ahead          GPUMillis // what the ranking counts for it in advance
+	QOSPriority    uint32
+	Nice           int64
+	Preempted      int // how often in the last 24 hours
+}
+
+// Rule is one of the rules that decide whether a job yields.
+type Rule uint8
+
+// The rules, in the numbers of docs/contract.md.
+const (
+	NoRule Rule = iota
+	R1          // an unallocated job yields to any allocated request
+	R2          // an allocated job keeps its GPUs until its minimum runtime has passed
+	R3          // then it yields to an account that is further behind
+	R4          // within one account, to a higher declared priority
+	R5          // an unallocated request preempts nobody
+	R6          // who of those that would yield has to
+	R7          // nobody evicts too much, nobody is evicted too often
+)
+
+// Decision is what the rules say about a request and a running job, with the
+// rule that said it.
+type Decision struct {
+	Yields bool
+	Rule   Rule
+}
+
+// Decide tells whether a running job yields to a request now. The rules are
+// asked one after the other; the first that has something to say decides.
+func (c *Contract) Decide(r *Ranking, now Instant, q *Request, o *Occupant) Decision {
+	switch {
+	case requestUnallocated(q):
+		return Decision{Rule: R5}
+	case occupantUnallocated(o):
+		return Decision{Yields: true, Rule: R1}
+	case stillProtected(o, now):
+		return Decision{Rule: R2}
+	case c.preemptedEnough(o), c.tooLarge(q, o):
+		return Decision{Rule: R7}
+	case q.Account == o.Account:
+		return Decision{Yields: c.WithinAccount && declaredHigher(q, o), Rule: R4}
+	}
+	return Decision{Yields: c.outranks(r, q, o), Rule: R3}
+}
+
+// requestUnallocated is R5: an unallocated request preempts nobody, not even
+// another unallocated job.
+func requestUnallocated(q *Request) bool { return !q.Allocated }
+
+// occupantUnallocated is R1: an unallocated job is never protected.
+func occupantUnallocated(o *Occupant) bool { return !o.Allocated }
+
+// stillProtected is R2. The instant at which the minimum runtime has passed is
+// the first at which the job may have to yield.
+func stillProtected(o *Occupant, now Instant) bool { return now < o.ProtectedUntil }
+
+// preemptedEnough is R7 for the job that would yield.
+func (c *Contract) preemptedEnough(o *Occupant) bool { return c.PerDay > 0 && o.Preempted >= c.PerDay }
+
+// tooLarge is R7 for the request, with this job alone.
+func (c *Contract) tooLarge(q *Request, o *Occupant) bool { return !c.mayEvict(q, o.GPUs) }
+
+// mayEvict is R7: what a request may evict depends on what it asks for. Who is
+// unallocated doesn't count.
+func (c *Contract) mayEvict(q *Request, gpus int64) bool {
+	return c.EvictedPerGPU <= 0 || float64(gpus) <= c.EvictedPerGPU*float64(q.GPUs)
+}
+
+// declaredHigher is R4: the QOS priority decides, then nice.
+func declaredHigher(q *Request, o *Occupant) bool {
+	if q.QOSPriority != o.QOSPriority {
+		return q.QOSPriority > o.QOSPriority
+	}
+	return q.Nice < o.Nice
+}
+
+// outranks is R3. Of the two branches in which the paths of the accounts part,
+// it compares what is due with what is charged, as the level fair share does,
+// after the exchange: the request has had its minimum runtime, and what was
+// counted in advance for the job that yields no longer is. So an account that
+// has won an exchange is not behind the one that lost it when its protection
+// ends, and the two can't take turns.
+func (c *Contract) outranks(r *Ranking, q *Request, o *Occupant) bool {
+	due, held, ok := r.part(q.Account, o.Account)
+	if !ok || !r.funded(q.Account) {
+		return false
+	}
+	due.charged = add(due.charged, gpuTime(q.GPUs, q.MinRuntime))
+	held.charged = add(held.charged, -o.Ahead)
+	return furtherBehind(due, held, c.Margin)
+}
+
+func (r *Ranking) funded(account string) bool {
+	standing, known := r.Account(account)
+	return known && standing.Funded
+}
+
+// branch is one of several siblings: an account with all below it, or the
+// direct users of an account.
+type branch struct {
+	entitled, charged GPUMillis
+}
+
+// part follows two accounts up to where their paths meet and gives the
+// branches by which they come. An account above the other comes by its direct
+// users. An account that isn't in the tree is due nothing. ok is false for one
+// and the same account, and if the first isn't in the tree.
+func (r *Ranking) part(a, b string) (of, with branch, ok bool) {
+	i, known := r.accounts[a]
+	if !known || a == b {
+		return of, with, false
+	}
+	k, known := r.accounts[b]
+	if !known {
+		return r.branch(i), branch{}, true
+	}
+	of, with = r.pooled(i), r.pooled(k)
+	for i != k {
+		switch {
+		case r.Accounts[i].Depth > r.Accounts[k].Depth:
+			of, i = r.branch(i), r.parent(i)
+		case r.Accounts[i].Depth < r.Accounts[k].Depth:
+			with, k = r.branch(k), r.parent(k)
+		default:
+			of, i = r.branch(i), r.parent(i)
+			with, k = r.branch(k), r.parent(k)
+		}
+	}
+	return of, with, true
+}
+
+func (r *Ranking) parent(i int) int { return r.accounts[r.Accounts[i].Parent] }
+
+func (r *Ranking) branch(i int) branch {
+	return branch{r.Accounts[i].Entitled, r.Accounts[i].Load}
+}
+
+func (r *Ranking) pooled(i int) branch {
+	return branch{r.Accounts[i].Direct.Entitled, r.Accounts[i].Direct.Load}
+}
+
+// furtherBehind tells whether a's ratio of what is due to what is charged
+// exceeds b's by more than the margin. The ratios are compared crosswise, so
+// that nothing charged is no division by zero. Who is due nothing yields to
+// whoever is due something; who is due something and has been charged nothing
+// yields to nobody.
+func furtherBehind(a, b branch, margin float64) bool {
+	if b.entitled <= 0 {
+		return a.entitled > 0
+	}
+	mine := float64(max(a.entitled, 0)) * float64(max(b.charged, 0))
+	theirs := float64(b.entitled) * float64(max(a.charged, 0))
+	return mine > theirs*(1+max(margin, 0))
+}
+
+// gpuTime is what some GPUs come to in a stretch of time. It stops at the end
+// of the range.
+func gpuTime(gpus int64, d time.Duration) GPUMillis {
+	if gpus <= 0 || d <= 0 {
+		return 0
+	}
+	if product, _ := mulDiv(uint64(gpus), uint64(d.Milliseconds()), 1); product < math.MaxInt64 {
+		return GPUMillis(product)
+	}
+	return math.MaxInt64
+}

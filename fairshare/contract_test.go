@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package fairshare_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"gpubudget/fairshare"
+)
+
+// contractNow is the instant at which the tables of the contract decide.
+const contractNow = start + 10*hour
+
+// contractRanking is of 100 GPUs over ten hours, 1,000 GPU-hours: "behind" was
+// charged half of the 400 it is due, "ahead" twice as much. "lab" has users and
+// the child account "bench"; "poor" is due nothing.
+func contractRanking() *fairshare.Ranking {
+	w := hours(0, 10)
+	b := budget(100, account("behind", "root", 40, equal("u")), account("ahead", "root", 20, equal("v")),
+		account("lab", "root", 40, withShare("w", 50)), account("bench", "lab", 50, equal("x")),
+		account("poor", "root", 0, equal("y")))
+	return fairshare.Rank(fairshare.Input{Budget: b, Window: w, Charges: []fairshare.Charge{
+		charge("behind", "u", w, 200), charge("ahead", "v", w, 400), charge("lab", "w", w, 100), charge("bench", "x", w, 300),
+		charge("poor", "y", w, 10),
+	}})
+}
+
+// request is an allocated one of account "behind" for 4 GPUs, and occupant an
+// allocated job of account "ahead" on 4 GPUs, whose protection has ended.
+func request(changes ...func(*fairshare.Request)) *fairshare.Request {
+	q := &fairshare.Request{Account: "behind", GPUs: 4, Allocated: true, MinRuntime: time.Hour, QOSPriority: 10}
+	for _, change := range changes {
+		change(q)
+	}
+	return q
+}
+
+func occupant(changes ...func(*fairshare.Occupant)) *fairshare.Occupant {
+	o := &fairshare.Occupant{Account: "ahead", GPUs: 4, Allocated: true, ProtectedUntil: contractNow - hour, QOSPriority: 10}
+	for _, change := range changes {
+		change(o)
+	}
+	return o
+}
+
+type decisionCase struct {
+	name     string
+	request  *fairshare.Request
+	occupant *fairshare.Occupant
+	want     fairshare.Decision
+}
+
+func yields(rule fairshare.Rule) fairshare.Decision {
+	return fairshare.Decision{Yields: true, Rule: rule}
+}
+
+func keeps(rule fairshare.Rule) fairshare.Decision { return fairshare.Decision{Rule: rule} }
+
+func decide(t *testing.T, c fairshare.Contract, cases []decisionCase) {
+	t.Helper()
+	r := contractRanking()
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			require.Equal(t, tc.want, c.Decide(r, contractNow, tc.request, tc.occupant))
+		})
+	}
+}
+
+func TestR1UnallocatedYields(t *testing.T) {
+	unallocated := func(o *fairshare.Occupant) { o.Allocated = false }
+	decide(t, fairshare.DefaultContract(), []decisionCase{
+		{"to an account behind", request(), occupant(unallocated), yields(fairshare.R1)},
+		{
+			"to an account ahead of its own", request(func(q *fairshare.Request) { q.Account = "ahead" }),
+			occupant(unallocated, func(o *fairshare.Occupant) { o.Account = "behind" }), yields(fairshare.R1),
+		},
+		{"before any runtime", request(), occupant(unallocated, func(o *fairshare.Occupant) { o.ProtectedUntil = contractNow + hour }), yields(fairshare.R1)},
+		{"however large, however often", request(), occupant(unallocated, func(o *fairshare.Occupant) { o.GPUs, o.Preempted = 1000, 99 }), yields(fairshare.R1)},
+	})
+}
+
+func TestR2ProtectedKeeps(t *testing.T) {
+	until := func(at fairshare.Instant) func(*fairshare.Occupant) {
+		return func(o *fairshare.Occupant) { o.ProtectedUntil = at }
+	}
+	decide(t, fairshare.DefaultContract(), []decisionCase{
+		{"an hour before", request(), occupant(until(contractNow + hour)), keeps(fairshare.R2)},
+		{"a millisecond before", request(), occupant(until(contractNow + 1)), keeps(fairshare.R2)},
+		{"at the end", request(), occupant(until(contractNow)), yields(fairshare.R3)},
+		{"declared priority doesn't help", request(func(q *fairshare.Request) { q.Account, q.QOSPriority = "ahead", 1000 }), occupant(until(contractNow + 1)), keeps(fairshare.R2)},
+	})
+}
+
+func TestR3YieldsToWhoIsFurtherBehind(t *testing.T) {
+	from := func(account string) func(*fairshare.Request) {
+		return func(q *fairshare.Request) { q.Account = account }
+	}
+	of := func(account string) func(*fairshare.Occupant) {
+		return func(o *fairshare.Occupant) { o.Account = account }
+	}
+	asks := func(gpus int64, d time.Duration) func(*fairshare.Request) {
+		return func(q *fairshare.Request) { q.GPUs, q.MinRuntime = gpus, d }
+	}
+	c := fairshare.DefaultContract()
+	decide(t, c, []decisionCase{
+		{"behind from ahead", request(), occupant(), yields(fairshare.R3)},
+		{"ahead from behind", request(from("ahead")), occupant(of("behind")), keeps(fairshare.R3)},
+		// 400/(200+x) against 200/400, a tenth apart: x < 527.3
+		{"up to what the exchange evens out", request(asks(527, time.Hour)), occupant(), yields(fairshare.R3)},
+		{"not beyond it", request(asks(528, time.Hour)), occupant(), keeps(fairshare.R3)},
+		{"the same with long runs", request(asks(66, 8*time.Hour)), occupant(), keeps(fairshare.R3)},
+		{"compared where the paths part", request(), occupant(of("bench")), yields(fairshare.R3)},
+		{"users of an account against its child account", request(from("lab")), occupant(of("bench")), yields(fairshare.R3)},
+		{"and the other way round", request(from("bench")), occupant(of("lab")), keeps(fairshare.R3)},
+		{"an account that is due nothing", request(), occupant(of("poor")), yields(fairshare.R3)},
+		{"an account that is no more", request(), occupant(of("gone")), yields(fairshare.R3)},
+		{"a request of one that is due nothing", request(from("poor")), occupant(), keeps(fairshare.R3)},
+		{"a request of one that is unknown", request(from("nobody")), occupant(), keeps(fairshare.R3)},
+	})
+	t.Run("what was counted in advance is given back", func(t *testing.T) {
+		q := request(asks(526, time.Hour))
+		o := occupant(func(o *fairshare.Occupant) { o.Ahead = 4 * fairshare.GPUHour })
+		require.Equal(t, keeps(fairshare.R3), c.Decide(contractRanking(), contractNow, q, o))
+	})
+	t.Run("who was charged nothing yields to nobody", func(t *testing.T) {
+		b := budget(100, account("behind", "root", 90, equal("u")), account("ahead", "root", 10, equal("v")))
+		r := fairshare.Rank(fairshare.Input{Budget: b, Window: hours(0, 10)})
+		require.Equal(t, keeps(fairshare.R3), c.Decide(r, contractNow, request(), occupant()))
+	})
+}
+
+func TestR4DeclaredPriorityWithinAnAccount(t *testing.T) {
+	inside := func(qos uint32, nice int64) *fairshare.Request {
+		return request(func(q *fairshare.Request) { q.Account, q.QOSPriority, q.Nice = "ahead", qos, nice })
+	}
+	decide(t, fairshare.DefaultContract(), []decisionCase{
+		{"a higher QOS", inside(11, 100), occupant(), yields(fairshare.R4)},
+		{"a lower nice", inside(10, -1), occupant(), yields(fairshare.R4)},
+		{"the same", inside(10, 0), occupant(), keeps(fairshare.R4)},
+		{"a lower QOS", inside(9, -100), occupant(), keeps(fairshare.R4)},
+		{"a higher nice", inside(10, 1), occupant(), keeps(fairshare.R4)},
+	})
+	c := fairshare.DefaultContract()
+	c.WithinAccount = false
+	decide(t, c, []decisionCase{{"unless the policy says no", inside(1000, -100), occupant(), keeps(fairshare.R4)}})
+}
+
+func TestR5UnallocatedRequestPreemptsNobody(t *testing.T) {
+	free := request(func(q *fairshare.Request) { q.Allocated = false })
+	decide(t, fairshare.DefaultContract(), []decisionCase{
+		{"no allocated job", free, occupant(), keeps(fairshare.R5)},
+		{"no unallocated one", free, occupant(func(o *fairshare.Occupant) { o.Allocated = false }), keeps(fairshare.R5)},
+	})
+}
+
+func TestR7Limits(t *testing.T) {
+	gpus := func(n int64) *fairshare.Occupant { return occupant(func(o *fairshare.Occupant) { o.GPUs = n }) }
+	often := func(n int) *fairshare.Occupant { return occupant(func(o *fairshare.Occupant) { o.Preempted = n }) }
+	c := fairshare.DefaultContract()
+	decide(t, c, []decisionCase{
+		{"twice as many GPUs", request(), gpus(8), yields(fairshare.R3)},
+		{"one more", request(), gpus(9), keeps(fairshare.R7)},
+		{"the fourth time in a day", request(), often(3), yields(fairshare.R3)},
+		{"the fifth", request(), often(4), keeps(fairshare.R7)},
+	})
+	c.EvictedPerGPU, c.PerDay = 0, 0
+	decide(t, c, []decisionCase{
+		{"no limit of size", request(), gpus(1000), yields(fairshare.R3)},
+		{"no limit of number", request(), often(1000), yields(fairshare.R3)},
+	})
+}
+
+// Whoever has won an exchange isn't further behind, by then, than who lost it.
+func TestNobodyTakesTurns(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := drawTree(t)
+		in := fairshare.Input{Budget: b, Window: window, Charges: drawCharges(t, b)}
+		names := []string{fairshare.RootAccount}
+		for i := range b.Accounts {
+			names = append(names, b.Accounts[i].Name)
+		}
+		c := fairshare.DefaultContract()
+		c.Margin = rapid.Float64Range(0, 1).Draw(t, "margin")
+		c.EvictedPerGPU = 0
+		q := &fairshare.Request{
+			Account: rapid.SampledFrom(names).Draw(t, "winner"), Allocated: true,
+			GPUs:       rapid.Int64Range(1, 512).Draw(t, "gpus"),
+			MinRuntime: time.Duration(rapid.IntRange(1, 480).Draw(t, "minutes")) * time.Minute,
+		}
+		o := &fairshare.Occupant{Account: rapid.SampledFrom(names).Draw(t, "loser"), GPUs: rapid.Int64Range(1, 512).Draw(t, "held"), Allocated: true}
+		now := window.Until
+		if d := c.Decide(fairshare.Rank(in), now, q, o); d != yields(fairshare.R3) {
+			return
+		}
+		won := fairshare.Charge{Period: fairshare.Period{From: now - 1, Until: now}, Account: q.Account, Amount: fairshare.GPUMillis(q.GPUs * q.MinRuntime.Milliseconds())}
+		in.Charges = append(in.Charges, won)
+		back := &fairshare.Request{Account: o.Account, Allocated: true, GPUs: o.GPUs, MinRuntime: time.Minute}
+		winner := &fairshare.Occupant{Account: q.Account, GPUs: q.GPUs, Allocated: true}
+		require.False(t, c.Decide(fairshare.Rank(in), now, back, winner).Yields)
+	})
+}
+
+// Nobody outranks himself, and of two accounts at most one outranks the other.
+func TestOutranksIsAStrictOrderOfTwo(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := drawInput(t)
+		r := fairshare.Rank(in)
+		c := fairshare.DefaultContract()
+		a := rapid.SampledFrom(r.Accounts).Draw(t, "a").Name
+		b := rapid.SampledFrom(r.Accounts).Draw(t, "b").Name
+		from := func(x, y string) bool {
+			return c.Decide(r, in.Window.Until, &fairshare.Request{Account: x, GPUs: 1, Allocated: true, MinRuntime: time.Minute},
+				&fairshare.Occupant{Account: y, GPUs: 1, Allocated: true}).Yields
+		}
+		require.False(t, from(a, b) && from(b, a), "%s and %s", a, b)
+		require.False(t, from(a, a))
+	})
+}
+
+// A random hour of many jobs on a full cluster: whoever the rules evict has had
+// his protected window, and no job comes back at the cost of those that evicted
+// it before a protected window has passed.
+func TestNoCycleWithoutAProtectedWindow(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		accounts := rapid.IntRange(2, 5).Draw(t, "accounts")
+		b := budget(8)
+		for i := range accounts {
+			b.Accounts = append(b.Accounts, account(fmt.Sprint("a", i), "root", float64(100/accounts), equal("u")))
+		}
+		s := &soak{t: t, budget: b, contract: fairshare.DefaultContract(), now: start}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			s.step()
+		}
+	})
+}
+
+// soak is a cluster of 8 GPUs, in which jobs of one GPU come, take what is
+// free, and evict.
+type soak struct {
+	t        *rapid.T
+	budget   *fairshare.Budget
+	contract fairshare.Contract
+	now      fairshare.Instant
+	running  []soakJob
+	charges  []fairshare.Charge
+}
+
+type soakJob struct {
+	account string
+	min     time.Duration
+	started fairshare.Instant
+}
+
+func (j *soakJob) protectedUntil() fairshare.Instant {
+	return j.started + fairshare.Instant(j.min.Milliseconds())
+}
+
+func (s *soak) step() {
+	s.now += fairshare.Instant(rapid.IntRange(1, 30).Draw(s.t, "minutes")) * hour / 60
+	job := soakJob{
+		account: fmt.Sprint("a", rapid.IntRange(0, len(s.budget.Accounts)-1).Draw(s.t, "account")),
+		min:     time.Duration(rapid.IntRange(0, 120).Draw(s.t, "min")) * time.Minute, started: s.now,
+	}
+	if len(s.running) < 8 {
+		s.running = append(s.running, job)
+		return
+	}
+	q := &fairshare.Request{Account: job.account, GPUs: 1, Allocated: job.min > 0, MinRuntime: job.min}
+	r := s.rank()
+	for i := range s.running {
+		victim := s.running[i]
+		o := s.occupant(&victim)
+		if !s.contract.Decide(r, s.now, q, &o).Yields {
+			continue
+		}
+		require.True(s.t, victim.min == 0 || s.now-victim.started >= fairshare.Instant(victim.min.Milliseconds()), "evicted within its window")
+		s.charges = append(s.charges, s.charge(&victim))
+		s.running[i] = job
+		after := s.rank()
+		back := &fairshare.Request{Account: victim.account, GPUs: 1, Allocated: true, MinRuntime: victim.min}
+		winner := s.occupant(&job)
+		require.False(s.t, s.contract.Decide(after, s.now, back, &winner).Yields, "taken back at once")
+		return
+	}
+}
+
+func (s *soak) occupant(j *soakJob) fairshare.Occupant {
+	return fairshare.Occupant{Account: j.account, GPUs: 1, Allocated: j.min > 0, ProtectedUntil: j.protectedUntil()}
+}
+
+func (s *soak) charge(j *soakJob) fairshare.Charge {
+	return fairshare.Charge{Period: fairshare.Period{From: j.started, Until: s.now}, Account: j.account, User: "u", Amount: fairshare.GPUMillis(s.now - j.started)}
+}
+
+func (s *soak) rank() *fairshare.Ranking {
+	in := fairshare.Input{Budget: s.budget, Window: fairshare.Period{From: s.now - 48*hour, Until: s.now}, Charges: s.charges}
+	for i := range s.running {
+		if s.running[i].min > 0 {
+			in.Charges = append(in.Charges, s.charge(&s.running[i]))
+		}
+	}
+	return fairshare.Rank(in)
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package fairshare
+
+import (
+	"cmp"
+	"slices"
+	"sort"
+)
+
+// Victims chooses whom a request evicts (R6, R7): indices of occupants, those
+// that go first in front. All occupants must be such that Decide says they
+// yield. Room tells whether the request could start with the given ones gone;
+// with more of them gone it must not say no where it said yes with fewer.
+//
+// Nobody is evicted for nothing: if the request can't start even with all of
+// them gone, or only by evicting more than R7 allows, there are no victims; and
+// each victim is needed, since without it there is no room.
+func (c *Contract) Victims(r *Ranking, now Instant, q *Request, occupants []Occupant, room func(gone []int) bool) []int {
+	gone := enough(evictionOrder(r, now, occupants), room)
+	gone = needed(gone, room)
+	var gpus int64
+	for _, i := range gone {
+		if occupants[i].Allocated {
+			gpus += occupants[i].GPUs
+		}
+	}
+	if !c.mayEvict(q, gpus) {
+		return nil
+	}
+	return gone
+}
+
+// evictionOrder is R6: unallocated jobs first, then those of the most
+// over-served account, then those that lose least of what they have done since
+// their protection ended, then the smallest. What is equal in all of that goes
+// in the order it was given in.
+func evictionOrder(r *Ranking, now Instant, occupants []Occupant) []int {
+	type key struct {
+		allocated bool
+		standing  int // from the worst
+		lost      GPUMillis
+	}
+	keys := make([]key, len(occupants))
+	order := make([]int, len(occupants))
+	for i := range occupants {
+		o := &occupants[i]
+		keys[i] = key{allocated: o.Allocated, standing: -r.place(o.Account), lost: progressLost(o, now)}
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		x, y := &keys[a], &keys[b]
+		switch {
+		case x.allocated != y.allocated && y.allocated:
+			return -1
+		case x.allocated != y.allocated:
+			return 1
+		}
+		return cmp.Or(cmp.Compare(x.standing, y.standing), cmp.Compare(x.lost, y.lost),
+			cmp.Compare(occupants[a].GPUs, occupants[b].GPUs))
+	})
+	return order
+}
+
+// place is the rank of an account; who isn't in the tree comes after all who
+// are.
+func (r *Ranking) place(account string) int {
+	if standing, known := r.Account(account); known && standing.Rank > 0 {
+		return standing.Rank
+	}
+	return len(r.Accounts) + 1
+}
+
+// progressLost is the GPU time that a job has had since its protection ended:
+// what it did before, it was promised to be able to save.
+func progressLost(o *Occupant, now Instant) GPUMillis {
+	if now <= o.ProtectedUntil {
+		return 0
+	}
+	over, _ := mulDiv(uint64(max(o.GPUs, 0)), distance(o.ProtectedUntil, now), 1)
+	return GPUMillis(min(over, uint64(Never)))
+}
+
+// enough is the shortest beginning of the order that makes room, none if all
+// of it doesn't.
+func enough(order []int, room func(gone []int) bool) []int {
+	n := sort.Search(len(order)+1, func(n int) bool { return room(order[:n]) })
+	if n > len(order) {
+		return nil
+	}
+	return order[:n:n]
+}
+
+// needed leaves out whom the request doesn't need gone, beginning with those
+// who would be evicted last.
+func needed(gone []int, room func(gone []int) bool) []int {
+	for i := len(gone) - 2; i >= 0; i-- {
+		without := slices.Delete(slices.Clone(gone), i, i+1)
+		if room(without) {
+			gone = without
+		}
+	}
+	return gone
+}
