@@ -103,8 +103,8 @@ bench: build bench-tools ## our plugin beside Slurm's own on real slurmctlds (BE
 	@$(MAKE) --no-print-directory microbench
 
 .PHONY: microbench
-microbench: ## benchmarks of the mathematics, the stores and the engine, to be compared by benchstat
-	@$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./fairshare ./budgets ./usage ./slurmplugin/...
+microbench: ## benchmarks of the mathematics, the stores, the meter and the engine, to be compared by benchstat
+	@$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./fairshare ./budgets ./usage/... ./slurmplugin/...
 
 .PHONY: bench-tools
 bench-tools: provision

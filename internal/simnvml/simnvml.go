@@ -64,12 +64,14 @@ package simnvml
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -292,25 +294,42 @@ func (g GPU) write(f *file) {
 	}
 }
 
-// Build builds the library into a folder and returns its path. It leaves out
-// the functions named, as an older driver does. It must be called within the
-// module, with a C compiler and make on PATH.
-func Build(ctx context.Context, dir string, without ...string) (string, error) {
-	source, err := exec.CommandContext(ctx, "go", "list", "-f", "{{.Dir}}", "gpubudget/internal/simnvml").Output()
+// Build builds the library into a folder and returns its path. It must be called
+// within the module, with a C compiler and make on PATH.
+func Build(ctx context.Context, dir string) (string, error) {
+	return build(ctx, dir, dir, nil)
+}
+
+// BuildWithout builds a library that lacks functions, as an older driver's does,
+// into a folder below dir. It uses what Build has compiled there.
+func BuildWithout(ctx context.Context, dir string, functions ...string) (string, error) {
+	hash := sha256.Sum256([]byte(strings.Join(functions, " ")))
+	return build(ctx, dir, filepath.Join(dir, fmt.Sprintf("without-%x", hash[:8])), functions)
+}
+
+func build(ctx context.Context, objects, out string, without []string) (string, error) {
+	source, err := source()
 	if err != nil {
 		return "", fmt.Errorf("find the simulated driver's source: %w", withStderr(err))
 	}
-	dir, err = filepath.Abs(dir)
-	if err != nil {
-		return "", fmt.Errorf("build the simulated driver: %w", err)
+	for _, dir := range []*string{&objects, &out} {
+		if *dir, err = filepath.Abs(*dir); err != nil {
+			return "", fmt.Errorf("build the simulated driver: %w", err)
+		}
 	}
-	build := exec.CommandContext(ctx, "make", "--no-print-directory", "--silent", "-C", filepath.Join(strings.TrimSpace(string(source)), "lib"),
-		"OUT="+dir, "WITHOUT="+strings.Join(without, " "))
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the simulated driver: %w\n%s", err, out)
+	build := exec.CommandContext(ctx, "make", "--no-print-directory", "--silent", "-C", filepath.Join(source, "lib"),
+		"OBJ="+objects, "OUT="+out, "WITHOUT="+strings.Join(without, " "))
+	if said, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the simulated driver: %w\n%s", err, said)
 	}
-	return filepath.Join(dir, "libnvidia-ml.so.1"), nil
+	return filepath.Join(out, "libnvidia-ml.so.1"), nil
 }
+
+// source is this package's folder.
+var source = sync.OnceValues(func() (string, error) {
+	out, err := exec.CommandContext(context.Background(), "go", "list", "-f", "{{.Dir}}", "gpubudget/internal/simnvml").Output()
+	return strings.TrimSpace(string(out)), err
+})
 
 func withStderr(err error) error {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {

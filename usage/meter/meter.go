@@ -20,6 +20,9 @@ import (
 // ErrReleased is returned by Sample between Release and Reopen.
 var ErrReleased = errors.New("the GPU driver is released, for a reset or a change of MIG instances")
 
+// ErrClosed is returned by a Meter that was closed.
+var ErrClosed = errors.New("the meter is closed")
+
 // Options of a Meter. All but Driver have defaults.
 type Options struct {
 	Driver Driver
@@ -30,6 +33,9 @@ type Options struct {
 	// ECCEvery is how often memory errors are read, which is slow. The default
 	// is a minute.
 	ECCEvery time.Duration
+	// XidWait is how long one call waits for Xid errors, and so how long Release
+	// may take. The default is half a second.
+	XidWait time.Duration
 	// Log gets a line when something can't be read, once, and when it can be
 	// read again.
 	Log   *slog.Logger
@@ -44,6 +50,9 @@ func (o *Options) fill() {
 	}
 	if o.ECCEvery == 0 {
 		o.ECCEvery = time.Minute
+	}
+	if o.XidWait == 0 {
+		o.XidWait = time.Second / 2
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -119,13 +128,16 @@ func (m *Meter) Version() string {
 	return ""
 }
 
-// Sample reads all GPUs. The error is ErrReleased, a *HangError, or what keeps
+// Sample reads all GPUs. The error is ErrReleased, ErrClosed, a *HangError, or what keeps
 // the driver as a whole from answering; what is wrong with a single GPU is in
 // its Reading.
 func (m *Meter) Sample() (*Round, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.released {
+	switch {
+	case m.closed:
+		return nil, ErrClosed
+	case m.released:
 		return nil, ErrReleased
 	}
 	var round *Round
@@ -142,7 +154,7 @@ func (m *Meter) Sample() (*Round, error) {
 
 // Release disconnects from the driver: as long as a process is connected, no
 // GPU can be reset and MIG mode can't be changed. It returns when the driver
-// is free, after a second or so.
+// is free, after XidWait or so.
 func (m *Meter) Release() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -161,7 +173,10 @@ func (m *Meter) Release() error {
 func (m *Meter) Reopen() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed || !m.released {
+	switch {
+	case m.closed:
+		return ErrClosed
+	case !m.released:
 		return nil
 	}
 	if err := m.work("open it again", m.open); err != nil {
@@ -228,13 +243,16 @@ func (m *Meter) open() error {
 	return nil
 }
 
+// release leaves nothing open. If the driver refuses to be closed, the next round
+// begins as the first one does.
 func (m *Meter) release() error {
 	errs := m.unwatch()
 	for _, g := range m.known {
 		errs = errors.Join(errs, g.forget())
 	}
-	m.known = nil
-	return errors.Join(errs, m.o.Driver.Close())
+	m.known, m.slots, m.began = map[string]*gpu{}, nil, false
+	m.note("", "the release", errs)
+	return m.o.Driver.Close()
 }
 
 // problem is something that can't be read.

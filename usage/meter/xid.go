@@ -9,13 +9,8 @@ import (
 	"time"
 )
 
-const (
-	// xidWait is how long one call waits for an Xid error, and so how long
-	// releasing the driver may take.
-	xidWait = 500 * time.Millisecond
-	// keptXids is how many are kept from one round to the next.
-	keptXids = 256
-)
+// keptXids is how many are kept from one round to the next.
+const keptXids = 256
 
 // xids are those seen since the last round.
 type xids struct {
@@ -48,6 +43,7 @@ type watcher struct {
 	events Events   // nil if none can be watched
 	to     *xids
 	clock  Clock
+	length time.Duration // of one wait
 	stop   chan struct{}
 	done   chan struct{}
 }
@@ -61,7 +57,7 @@ func (m *Meter) rewatch(devices []Device, uuids []string) {
 		return
 	}
 	m.note("", "Xid errors", m.unwatch())
-	w := &watcher{uuids: uuids, to: &m.xids, clock: m.o.Clock, stop: make(chan struct{}), done: make(chan struct{})}
+	w := &watcher{uuids: uuids, to: &m.xids, clock: m.o.Clock, length: m.o.XidWait, stop: make(chan struct{}), done: make(chan struct{})}
 	m.watch = w
 	if len(devices) == 0 {
 		return
@@ -98,7 +94,7 @@ func (w *watcher) run() {
 			return
 		default:
 		}
-		if err := w.wait(xidWait); !errors.Is(err, ErrTimeout) {
+		if err := w.wait(w.length); !errors.Is(err, ErrTimeout) {
 			w.pause() // a GPU that is lost makes the call fail at once, over and over
 		}
 	}
@@ -118,7 +114,7 @@ func (w *watcher) wait(timeout time.Duration) error {
 }
 
 func (w *watcher) pause() {
-	timer := time.NewTimer(xidWait)
+	timer := time.NewTimer(w.length)
 	defer timer.Stop()
 	select {
 	case <-w.stop:

@@ -22,6 +22,9 @@ type activity struct {
 // Activity implements meter.Device. Only Hopper and newer GPUs have the
 // counters.
 func (v *device) Activity(gpuInstance int) (meter.Activity, error) {
+	if err := v.d.needs(fnGPMAlloc, fnGPMFree, fnGPMSample, fnGPMMetrics); err != nil {
+		return nil, err
+	}
 	if err := v.d.begin(fnGPMSupport); err != nil {
 		return nil, err
 	}

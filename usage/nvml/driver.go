@@ -75,8 +75,11 @@ func (d *Driver) Close() error {
 	if !d.open {
 		return nil
 	}
+	if err := d.call(fnShutdown, d.lib.Shutdown); err != nil {
+		return fmt.Errorf("close the NVIDIA driver: %w", err)
+	}
 	d.open, d.devices = false, nil
-	return d.call(fnShutdown, d.lib.Shutdown)
+	return nil
 }
 
 // call makes a call of the library, if the library has it.
@@ -89,8 +92,8 @@ func (d *Driver) call(f function, do func() binding.Return) error {
 
 // begin must stand before every call of the binding, and end after it.
 func (d *Driver) begin(f function) error {
-	if !d.has[f] {
-		return &meter.CallError{Call: names[f][0], Code: meter.ErrNoFunction}
+	if err := d.needs(f); err != nil {
+		return err
 	}
 	d.in.Store(&names[f][0])
 	return nil
@@ -102,6 +105,17 @@ func (d *Driver) end(f function, ret binding.Return) error {
 		return nil
 	}
 	return &meter.CallError{Call: names[f][0], Code: meter.DriverError(ret)}
+}
+
+// needs says which of the functions is missing, of those that only make sense
+// together.
+func (d *Driver) needs(functions ...function) error {
+	for _, f := range functions {
+		if !d.has[f] {
+			return &meter.CallError{Call: names[f][0], Code: meter.ErrNoFunction}
+		}
+	}
+	return nil
 }
 
 // Version implements meter.Driver.

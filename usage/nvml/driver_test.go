@@ -88,7 +88,7 @@ func (n *node) change(f func(*simnvml.State)) {
 
 func (n *node) options() meter.Options {
 	return meter.Options{
-		Driver: nvml.New(library), Log: n.log.logger(), Clock: n.clock, Timeout: 20 * time.Second,
+		Driver: nvml.New(library), Log: n.log.logger(), Clock: n.clock, Timeout: 20 * time.Second, XidWait: 10 * time.Millisecond,
 		Alive: func(pid int) bool { return pid < 9000 },
 	}
 }

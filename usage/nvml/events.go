@@ -25,10 +25,8 @@ type events struct {
 
 // Watch implements meter.Driver.
 func (d *Driver) Watch(devices []meter.Device) (meter.Events, map[string]error, error) {
-	for _, f := range [...]function{fnEventFree, fnEventWait, fnEventTypes, fnRegister} {
-		if !d.has[f] {
-			return nil, nil, &meter.CallError{Call: names[f][0], Code: meter.ErrNoFunction}
-		}
+	if err := d.needs(fnEventFree, fnEventWait, fnEventTypes, fnRegister); err != nil {
+		return nil, nil, err
 	}
 	if err := d.begin(fnEventSet); err != nil {
 		return nil, nil, err

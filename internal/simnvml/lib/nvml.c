@@ -232,6 +232,10 @@ nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length)
 	return give_text(state->driver, version, length);
 }
 
+/* The first version of a function whose arguments have stayed the same. */
+#define SAME(old, new, params, args) \
+	nvmlReturn_t old params { return new args; }
+
 /* ---- identity ---- */
 
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
@@ -253,6 +257,9 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *dev
 	*device = handle(state->gpu[index].uuid);
 	return NVML_SUCCESS;
 }
+
+SAME(nvmlDeviceGetCount, nvmlDeviceGetCount_v2, (unsigned int *count), (count))
+SAME(nvmlDeviceGetHandleByIndex, nvmlDeviceGetHandleByIndex_v2, (unsigned int index, nvmlDevice_t *device), (index, device))
 
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length)
 {
@@ -282,6 +289,9 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 	snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "%04X:%02X:%02X.0", pci->domain & 0xffff, pci->bus & 0xff, pci->device & 0xff);
 	return NVML_SUCCESS;
 }
+
+SAME(nvmlDeviceGetPciInfo, nvmlDeviceGetPciInfo_v3, (nvmlDevice_t device, nvmlPciInfo_t *pci), (device, pci))
+SAME(nvmlDeviceGetPciInfo_v2, nvmlDeviceGetPciInfo_v3, (nvmlDevice_t device, nvmlPciInfo_t *pci), (device, pci))
 
 nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending)
 {
@@ -347,6 +357,8 @@ nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttribute
 	};
 	return NVML_SUCCESS;
 }
+
+SAME(nvmlDeviceGetAttributes, nvmlDeviceGetAttributes_v2, (nvmlDevice_t device, nvmlDeviceAttributes_t *a), (device, a))
 
 nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned int profile, nvmlGpuInstanceProfileInfo_t *info)
 {
@@ -641,3 +653,5 @@ nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsi
 		nap();
 	}
 }
+
+SAME(nvmlEventSetWait, nvmlEventSetWait_v2, (nvmlEventSet_t set, nvmlEventData_t *data, unsigned int timeout_ms), (set, data, timeout_ms))
