@@ -77,6 +77,13 @@ plugins: provision
 simnvml: provision
 	@$(MAKE) --no-print-directory --silent -C internal/simnvml/lib GO="$(GO)" OUT=$(BUILD)/simnvml
 
+.PHONY: gpu-check
+gpu-check: provision ## try the meter on this machine's GPUs; exit status 77 of bin/gpu-check: there is no driver
+	@mkdir -p bin $(BUILD)/gpucheck
+	@$(CC) -O2 -Wall -Wextra -Werror -o $(BUILD)/gpucheck/spin internal/gpucheck/spin/spin.c -ldl
+	@$(GOBUILD) -o bin/ ./internal/gpucheck/cmd/gpu-check
+	@bin/gpu-check -spin $(BUILD)/gpucheck/spin
+
 .PHONY: fmt
 fmt: ## format the Go code
 	@gofmt -l -w $$(git ls-files --cached --others --exclude-standard '*.go')

@@ -143,7 +143,7 @@ var codeTexts = map[DriverError]string{
 	ErrUninitialized: "the library is not initialized", 2: "invalid argument", ErrNotSupported: "not supported",
 	ErrNoPermission: "no permission", 5: "already initialized", ErrNotFound: "not found", 7: "buffer too small",
 	8: "external power cables are not attached", ErrDriverNotLoaded: "the kernel driver is not loaded", ErrTimeout: "timeout",
-	11: "interrupt trouble", ErrNoLibrary: "no library", ErrNoFunction: "the driver does not have this function",
+	11: "interrupt trouble", ErrNoLibrary: "the driver's library is not there", ErrNoFunction: "the driver does not have this function",
 	14: "the GPU's infoROM is corrupted", ErrLost: "the GPU is lost", ErrResetRequired: "the GPU must be reset",
 	17: "blocked by the operating system", ErrOtherVersion: "the driver's library and kernel module are of different versions",
 	19: "in use", 20: "out of memory", 21: "no data", 23: "out of resources", 25: "version of an argument not supported",

@@ -110,7 +110,7 @@ var required = [...]function{fnInit, fnShutdown, fnCount, fnHandle, fnUUID}
 func (d *Driver) find() error {
 	lib := dl.New(d.path, dl.RTLD_LAZY|dl.RTLD_LOCAL)
 	if err := lib.Open(); err != nil {
-		return fmt.Errorf("%w: is the NVIDIA driver installed on this node? %w", meter.ErrNoLibrary, err)
+		return fmt.Errorf("%w (is the NVIDIA driver installed on this node?): %w", meter.ErrNoLibrary, err)
 	}
 	for f := range names {
 		d.has[f] = false

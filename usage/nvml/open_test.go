@@ -18,7 +18,7 @@ func TestNoLibrary(t *testing.T) {
 	path := filepath.Join(t.TempDir(), nvml.Library)
 	_, err := meter.Open(meter.Options{Driver: nvml.New(path)})
 	require.ErrorIs(t, err, meter.ErrNoLibrary)
-	require.EqualError(t, err, "no library: is the NVIDIA driver installed on this node? "+path+
+	require.EqualError(t, err, "the driver's library is not there (is the NVIDIA driver installed on this node?): "+path+
 		": cannot open shared object file: No such file or directory")
 }
 
