@@ -66,3 +66,7 @@ type Charge struct {
 	Account, User string
 	Amount        GPUMillis
 }
+
+// In is the part of the charge that lies in w. The parts in periods that follow
+// each other add up exactly.
+func (c *Charge) In(w Period) GPUMillis { return portion(c.Amount, c.Period, w) }
