@@ -45,17 +45,24 @@ func (f *Factors) add(partition, tres float64) float64 {
 	return f.Age + f.Assoc + f.Fairshare + f.JobSize + partition + f.QOS + tres + float64(f.Site) - float64(f.Nice)
 }
 
-// fairshare is the factor of the job's user in its account; 0 if the account
-// is unknown.
+// fairshare is the job's fair-share factor.
 func (p *Additive) fairshare(job *Job) float64 {
 	if p.ranking == nil {
 		return finite(job.Fairshare)
 	}
-	if user, ok := p.ranking.User(job.Account, job.User); ok {
-		return user.Factor
+	return p.factor(job.Account, job.User)
+}
+
+// factor is that of a user in an account; 0 if the account is unknown.
+func (p *Additive) factor(account, user string) float64 {
+	if p.ranking == nil {
+		return 0
 	}
-	if account, ok := p.ranking.Account(job.Account); ok {
-		return account.Factor
+	if u, ok := p.ranking.User(account, user); ok {
+		return u.Factor
+	}
+	if a, ok := p.ranking.Account(account); ok {
+		return a.Factor
 	}
 	return 0
 }

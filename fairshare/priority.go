@@ -70,22 +70,6 @@ type Job struct {
 	TRES []float64 // as long as Weights.TRES
 
 	Parts []JobPart // one for each partition if the job names several
-
-	// Place saves looking up Account and User where many jobs are theirs; nil
-	// if there is none.
-	Place *Place
-}
-
-// Place remembers where a user of an account stands, for jobs that follow. It
-// belongs to these two names for good, and to whoever uses it to one goroutine
-// at a time; the zero value knows nothing yet.
-type Place struct {
-	seenIn *int // the Seen that nice is of
-	nice   *values
-
-	standsIn *int // the Strict that slot and user are of
-	slot     *slot
-	user     int64
 }
 
 // JobPart is one of several partitions a job names.

@@ -19,7 +19,7 @@ func newRest(w Weights, size ClusterSize, seen *Seen, steps int64) rest {
 	if largest == 0 {
 		w.Age, largest = 1, 1
 	}
-	return rest{weights: w, size: size, steps: steps, scale: finite(float64(steps-1) / largest), siteLow: seen.siteLow}
+	return rest{weights: w, size: size, steps: steps, scale: finite(float64(steps-1) / largest), siteLow: seen.extremes.SiteLow}
 }
 
 // fill sets the columns of the rest and returns their sum, which is at most

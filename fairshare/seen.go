@@ -13,47 +13,72 @@ import (
 // room from another's. The zero value is ready; the order of Add doesn't
 // matter.
 type Seen struct {
-	qos                    values
-	nice                   map[string]*values // by account
-	pass                   *int               // differs between two Seen that are in use, for Place
-	siteLow, siteHigh      int64
-	maxAssoc, maxPartition float64
-	maxTRES                []float64
+	qos      values
+	nice     map[string]*values // by account
+	extremes Extremes
 }
 
-// Add takes note of a job. It keeps the string job.Account and what is in
-// job.Place, nothing else of it.
+// Extremes are the lowest and the highest of what jobs have. The zero value is
+// that of no job.
+type Extremes struct {
+	Any               bool // some job was seen
+	SiteLow, SiteHigh int64
+	Assoc, Partition  float64   // the highest factors, 0 at least
+	TRES              []float64 // the highest factors, 0 at least
+}
+
+// SeenNice are the nice values seen of one account's jobs.
+type SeenNice struct{ values *values }
+
+// Add takes note of a job. It keeps the string job.Account, nothing else of it.
 func (s *Seen) Add(job *Job) {
-	if s.nice == nil {
-		s.nice, s.pass = make(map[string]*values), new(int)
-		s.siteLow, s.siteHigh = job.Site, job.Site
-	}
-	s.qos.add(int64(job.QOSPriority))
-	s.niceOf(job).add(job.Nice)
-	s.siteLow, s.siteHigh = min(s.siteLow, job.Site), max(s.siteHigh, job.Site)
-	s.maxAssoc = max(s.maxAssoc, factor(job.AssocFactor))
-	s.maxPartition = max(s.maxPartition, factor(job.PartitionFactor))
-	s.addTRES(job.TRES)
+	s.AddDeclared(s.Of(job.Account), job.QOSPriority, job.Nice)
+	x := Extremes{Any: true, SiteLow: job.Site, SiteHigh: job.Site, Assoc: job.AssocFactor, Partition: job.PartitionFactor, TRES: job.TRES}
+	s.Widen(x)
 	for i := range job.Parts {
-		s.maxPartition = max(s.maxPartition, factor(job.Parts[i].Factor))
-		s.addTRES(job.Parts[i].TRES)
+		x.Partition, x.TRES = job.Parts[i].Factor, job.Parts[i].TRES
+		s.Widen(x)
 	}
 }
 
-// niceOf are the nice values seen of the job's account.
-func (s *Seen) niceOf(job *Job) *values {
-	if p := job.Place; p != nil && p.seenIn == s.pass {
-		return p.nice
+// Of is the place in which nice values of an account's jobs are noted. It keeps
+// the string.
+func (s *Seen) Of(account string) SeenNice {
+	if s.nice == nil {
+		s.nice = make(map[string]*values)
 	}
-	nice := s.nice[job.Account]
+	nice := s.nice[account]
 	if nice == nil {
 		nice = &values{}
-		s.nice[job.Account] = nice
+		s.nice[account] = nice
 	}
-	if p := job.Place; p != nil {
-		p.seenIn, p.nice = s.pass, nice
+	return SeenNice{nice}
+}
+
+// AddDeclared takes note of the priority that a job declares.
+func (s *Seen) AddDeclared(of SeenNice, qosPriority uint32, nice int64) {
+	s.qos.add(int64(qosPriority))
+	of.values.add(nice)
+}
+
+// Widen takes note of other jobs' extremes. It keeps nothing of x.TRES.
+func (s *Seen) Widen(x Extremes) {
+	if !x.Any {
+		return
 	}
-	return nice
+	e := &s.extremes
+	if !e.Any {
+		e.Any, e.SiteLow, e.SiteHigh = true, x.SiteLow, x.SiteHigh
+	}
+	e.SiteLow, e.SiteHigh = min(e.SiteLow, x.SiteLow), max(e.SiteHigh, x.SiteHigh)
+	e.Assoc = max(e.Assoc, factor(x.Assoc))
+	e.Partition = max(e.Partition, factor(x.Partition))
+	for len(e.TRES) < len(x.TRES) {
+		e.TRES = append(e.TRES, 0)
+	}
+	for i, most := range x.TRES {
+		e.TRES[i] = max(e.TRES[i], factor(most))
+	}
 }
 
 // values is a set. Mostly a value is one of the few that were added last.
@@ -93,25 +118,17 @@ func (v *values) sorted(always ...int64) []int64 {
 	return slices.Compact(all)
 }
 
-func (s *Seen) addTRES(factors []float64) {
-	for len(s.maxTRES) < len(factors) {
-		s.maxTRES = append(s.maxTRES, 0)
-	}
-	for i, x := range factors {
-		s.maxTRES[i] = max(s.maxTRES[i], factor(x))
-	}
-}
-
 // largestSum is the largest weighted sum of the rest's factors that a job can
 // have. Normalised factors go up to 1, others as far as was seen.
 func (s *Seen) largestSum(w *Weights) float64 {
-	sum := float64(w.Age) + float64(w.JobSize) + float64(s.siteHigh) - float64(s.siteLow)
-	sum += float64(w.Assoc) * max(s.maxAssoc, 1)
-	sum += float64(w.Partition) * max(s.maxPartition, 1)
+	e := &s.extremes
+	sum := float64(w.Age) + float64(w.JobSize) + float64(e.SiteHigh) - float64(e.SiteLow)
+	sum += float64(w.Assoc) * max(e.Assoc, 1)
+	sum += float64(w.Partition) * max(e.Partition, 1)
 	for i, weight := range w.TRES {
 		most := 1.0
-		if i < len(s.maxTRES) {
-			most = max(most, s.maxTRES[i])
+		if i < len(e.TRES) {
+			most = max(most, e.TRES[i])
 		}
 		sum += factor(weight) * most
 	}

@@ -10,19 +10,19 @@ package fairshare
 // jobs of a worse-placed one, whatever else they have; within the account the
 // declared priority decides, then which user is further behind what he is due,
 // and then the rest: the weighted sum of age, size, partition, association,
-// TRES and site factor. A Strict can be used from several goroutines, with jobs
-// that share no Place.
+// TRES and site factor. A Strict can be used from several goroutines.
 type Strict struct {
 	ranking *Ranking
 	qos     levels
 	rest    rest
 	slots   map[string]*slot // by account
+	order   []*slot          // from the lowest
 	nowhere *slot            // for jobs of unknown accounts
-	pass    *int             // differs between two Strict that are in use, for Place
 }
 
 // slot is the range of priorities of the accounts that share a place.
 type slot struct {
+	index             int   // in Strict.order
 	base              int64 // what nice 0 of the lowest QOS priority and user has
 	nice              levels
 	zero              int64 // the step of nice 0
@@ -43,7 +43,6 @@ func NewStrict(r *Ranking, w Weights, size ClusterSize, seen *Seen) *Strict {
 		qos:     newLevels(p.qos, radix.gaps, radix.qos),
 		rest:    newRest(w, size, seen, radix.rest),
 		slots:   make(map[string]*slot, len(r.Accounts)),
-		pass:    new(int),
 	}
 	s.assign(p.groups, radix)
 	return s
@@ -56,6 +55,8 @@ func (s *Strict) assign(groups []group, radix radices) {
 		g := &groups[i]
 		sl := newSlot(g, radix, lowest)
 		lowest += radix.qos * sl.qosUnit
+		sl.index = i
+		s.order = append(s.order, &sl)
 		if i == 0 {
 			s.nowhere = &sl
 		}
@@ -84,8 +85,8 @@ func newSlot(g *group, radix radices, lowest int64) slot {
 //   - the others: the rest
 func (s *Strict) Priority(job *Job, f *Factors) {
 	f.reset(len(s.rest.weights.TRES))
-	sl, user := s.place(job)
-	fairshare := sl.base + user*s.rest.steps
+	sl, user := s.find(job.Account, job.User)
+	fairshare := sl.fairshare(user, &s.rest)
 	qos := s.qos.step(int64(job.QOSPriority)) * sl.qosUnit
 	nice := (sl.nice.step(job.Nice) - sl.zero) * sl.niceUnit
 	f.Fairshare, f.QOS, f.Nice = float64(fairshare), float64(qos), nice
@@ -97,19 +98,10 @@ func (s *Strict) Priority(job *Job, f *Factors) {
 	}
 }
 
-// place finds the range of the job's account and the step of its user.
-func (s *Strict) place(job *Job) (sl *slot, user int64) {
-	p := job.Place
-	if p == nil {
-		return s.find(job.Account, job.User)
-	}
-	if p.standsIn != s.pass {
-		p.slot, p.user = s.find(job.Account, job.User)
-		p.standsIn = s.pass
-	}
-	return p.slot, p.user
-}
+// fairshare is what the places of the account and of the user come to.
+func (sl *slot) fairshare(user int64, r *rest) int64 { return sl.base + user*r.steps }
 
+// find finds the range of an account and the step of its user.
 func (s *Strict) find(account, name string) (sl *slot, user int64) {
 	sl = s.slots[account]
 	if sl == nil {

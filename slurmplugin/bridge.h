@@ -20,7 +20,7 @@
 
 /* Raised whenever a struct or a call below changes: both sides compare it at
  * start, so that a stale library is refused and not misread. */
-#define GPUB_ABI 2
+#define GPUB_ABI 3
 
 enum gpub_rc { GPUB_OK = 0, GPUB_ERROR = -1, GPUB_PANIC = -2, GPUB_ABI_MISMATCH = -3 };
 
@@ -56,12 +56,13 @@ enum gpub_priority_flag {
 
 /* slurm.conf's priority settings: at start and after each reconfigure. */
 struct gpub_weights {
+	uint64_t generation;   /* which settings these are: a gpub_table says by which it was made */
 	uint32_t age, assoc, fairshare, job_size, partition, qos;
 	uint32_t max_age;      /* seconds */
 	uint32_t flags;        /* gpub_priority_flag */
 	uint32_t favor_small;  /* 0 or 1 */
 	uint32_t damp_factor;
-	uint32_t tres_count;   /* length of tres and of every job's tres array */
+	uint32_t tres_count;   /* length of tres */
 	const double *tres;    /* PriorityWeightTRES in slurmctld's TRES order; NULL if unset */
 };
 
@@ -101,13 +102,7 @@ enum gpub_job_flag {
 	GPUB_JOB_RESIZING = 1 << 6,
 };
 
-/* One partition of a job that names several, in Slurm's order (tier first). */
-struct gpub_job_part {
-	double factor;       /* partition factor, normalised unless NO_NORMAL_PART */
-	const double *tres;  /* TRES factors in this partition, before weights; NULL if no weights */
-	uint32_t priority;   /* out: what goes into priority_array */
-};
-
+/* What is seen of a job. */
 struct gpub_job {
 	uint32_t job_id;
 	uint32_t array_job_id;   /* 0 if no array */
@@ -129,7 +124,6 @@ struct gpub_job {
 
 	int64_t submit;
 	int64_t begin;           /* eligible time */
-	int64_t accrue;          /* when age began to count */
 	int64_t start;           /* of the run; 0 while it pends and for a job that never ran */
 	int64_t end;             /* actual once it has ended; for a running job Slurm's expectation;
 				  * for a job that pends again, when its last run ended if Slurm
@@ -138,41 +132,70 @@ struct gpub_job {
 	int64_t suspend;         /* last suspend or resume */
 	int64_t suspended;       /* seconds suspended in this run so far; Slurm forgets them when it
 				  * requeues a job, so an ended run keeps the most ever seen */
-	uint32_t time_limit;     /* minutes, UINT32_MAX if unlimited or unset */
+	uint64_t gpus;           /* allocated, or asked for (one array task's) */
 	uint32_t demand_tasks;   /* of array_tasks, those that the array's own %N limit lets run now */
 
-	uint64_t gpus;           /* allocated, or asked for (one array task's) */
-	uint32_t cpus;           /* total_cpus, else the request */
-	uint32_t min_nodes;
-
-	/* inputs of the priority; before weights */
-	uint32_t current_priority;
-	int64_t nice;            /* without NICE_OFFSET */
-	int64_t site;            /* without NICE_OFFSET */
-	double assoc_factor;     /* normalised unless NO_NORMAL_ASSOC */
-	double part_factor;      /* normalised unless NO_NORMAL_PART */
-	double qos_factor;       /* normalised unless NO_NORMAL_QOS */
+	/* what the priorities of others depend on, while it pends */
 	uint32_t qos_priority;   /* raw */
-	const double *tres;      /* TRES factors, before weights; NULL if no weights */
-	struct gpub_job_part *parts; /* NULL unless several partitions */
-	uint32_t parts_count;
+	int64_t nice;            /* without NICE_OFFSET */
 };
 
-/* What a job's priority is made of, weighted: prio_factors, what sprio adds up. */
-struct gpub_factors {
-	double age, assoc, fairshare, job_size, partition, qos;
-	int64_t site;
-	int64_t nice;        /* what is subtracted, without NICE_OFFSET */
-	double *tres;        /* caller's array of tres_count, NULL if no weights */
-	uint32_t priority;   /* the sum; at least 1 */
+/*
+ * The priorities of a pass as plain numbers, from which the shim works them
+ * out itself (score.h): those of jobs that are submitted, too, on threads that
+ * have never met the Go runtime. What it knows of each owner is in gpub_place.
+ */
+
+/* Of jobs that pend: the lowest and the highest values. */
+struct gpub_extremes {
+	uint32_t any;            /* 0 if there are none */
+	uint32_t tres_count;
+	int64_t site_low, site_high; /* without NICE_OFFSET */
+	double assoc, partition; /* the highest factors */
+	const double *tres;      /* the highest factors; NULL if no weights */
 };
 
-/* One association, for sshare, the REST API and QOS UsageThreshold. */
+/* A part of a function that goes up by steps: values from this one to the
+ * next one's from have this amount. */
+struct gpub_rise {
+	int64_t from, amount;
+};
+
+/* What the accounts of one place have in common. */
+struct gpub_slot {
+	int64_t qos_unit;        /* what QOS amounts are multiplied by */
+	uint32_t nice_first;     /* of gpub_table.nice */
+	uint32_t nice_count;
+};
+
+/* Where an owner of jobs stands. */
+struct gpub_place {
+	double fairshare;        /* the column of that name */
+	uint32_t slot;           /* of gpub_table.slots */
+};
+
+struct gpub_table {
+	struct gpub_weights weights; /* in force; tres isn't touched */
+	uint32_t nodes, cpus;    /* of the cluster */
+	uint32_t packed;         /* 1: digits; 0: the weighted sum, without slots */
+	uint32_t qos_count, nice_count, slot_count;
+	int64_t rest_steps;      /* the last digit is below this */
+	double rest_scale;       /* steps for each point of the weighted sum */
+	int64_t site_low;
+	struct gpub_place unknown; /* of an account that nobody knows */
+	struct gpub_rise *qos, *nice; /* the first from is INT64_MIN, or below all values */
+	struct gpub_slot *slots;
+};
+
+/* One association, for sshare, the REST API, QOS UsageThreshold and the
+ * priorities of its jobs; or, with id 0, an owner of jobs without any. */
 struct gpub_assoc {
 	uint32_t id;
-	const char *account;
-	const char *user;    /* NULL for an account's own association */
+	uint32_t user_id;    /* of an owner without an association */
+	const char *account; /* as in gpub_job */
+	const char *user;    /* NULL for an account's own association, and as in gpub_job */
 	/* out */
+	struct gpub_place place; /* as of the table that was made last */
 	uint32_t known;      /* 1 if the ledger knows it; the rest is set only then */
 	double level_fs;     /* DBL_MAX for infinity: no infinity leaves the bridge */
 	double factor;       /* (0, 1] for users, 0 for accounts */
@@ -210,10 +233,10 @@ struct gpub_slurm_assoc {
  * gpub_start_fn and so on. Types only, because Go declares the functions
  * itself. All return a gpub_rc unless they say otherwise.
  *
- * A pass is begin, observe (every job in the list, in batches), prioritize
- * (the jobs whose priority is to be set, in batches), end. A pass without
- * prioritize only looks: it is how short jobs are seen when passes are far
- * apart.
+ * A pass is begin, observe (every job in the list, in batches), end. If it
+ * sets priorities rank follows, then fill, then standings: none of these needs
+ * the jobs any more. A pass without them only looks: it is how short jobs are
+ * seen when passes are far apart.
  */
 typedef int (*gpub_start_fn)(const struct gpub_host *host);
 typedef void (*gpub_stop_fn)(void); /* back within 2 s */
@@ -221,16 +244,19 @@ typedef int (*gpub_configure_fn)(const struct gpub_weights *weights);
 typedef int (*gpub_interval_ms_fn)(void); /* between passes; 0 = PriorityCalcPeriod */
 typedef int (*gpub_pass_begin_fn)(int64_t now_ms, const struct gpub_cluster *cluster);
 typedef int (*gpub_pass_observe_fn)(const struct gpub_job *jobs, uint32_t count);
-typedef int (*gpub_pass_prioritize_fn)(struct gpub_job *jobs, uint32_t count, struct gpub_factors *out);
 typedef int (*gpub_pass_end_fn)(void);
-typedef int (*gpub_set_fn)(struct gpub_job *job, int64_t now_ms, struct gpub_factors *out);
+/* Ranks everybody as of the pass that has ended, and says all of the table
+ * but the arrays, whose lengths it gives. */
+typedef int (*gpub_rank_fn)(const struct gpub_extremes *extremes, struct gpub_table *table);
+/* The arrays of that table, for which the caller has made room. */
+typedef int (*gpub_fill_fn)(struct gpub_table *table);
 typedef int (*gpub_observe_fn)(const struct gpub_job *job, int64_t now_ms); /* one more sighting */
 typedef int (*gpub_standings_fn)(struct gpub_assoc *assocs, uint32_t count);
 
 /* A gpub_shares, in force until the next call: asked before each pass that
  * prioritizes. With GPUB_SHARES_SLURM it is followed by gpub_slurm_shares, and
- * jobs get the factors of their associations as worked out then; otherwise
- * gpub_standings tells how associations stand. */
+ * gpub_standings gives associations the places that follow from the factors
+ * worked out then, and nothing else. */
 typedef int (*gpub_shares_fn)(void);
 typedef int (*gpub_slurm_shares_fn)(struct gpub_slurm_assoc *assocs, uint32_t count);
 

@@ -121,11 +121,11 @@ func measure(ctx context.Context, p *printer, sides []*side, n int, opts Options
 			return err
 		}
 	}
-	all := make([][]pass, len(sides))
+	all, looks := make([][]pass, len(sides)), make([][]pass, len(sides))
 	errs := make([]error, len(sides))
 	var group sync.WaitGroup
 	for i, s := range sides {
-		group.Go(func() { all[i], errs[i] = s.passes(ctx, opts.Passes) })
+		group.Go(func() { all[i], looks[i], errs[i] = s.passes(ctx, opts.Passes) })
 	}
 	group.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -139,6 +139,10 @@ func measure(ctx context.Context, p *printer, sides []*side, n int, opts Options
 			p.side(s.name, m.name, n, v, "ms")
 		}
 		p.ratio(m.name, n, medians[ours]/medians[stock])
+	}
+	if mine := looks[ours]; len(mine) > 0 {
+		p.side(sides[ours].name, "look-cpu", n, median(collect(mine, func(p pass) float64 { return milliseconds(p.cpu) })), "ms")
+		p.side(sides[ours].name, "look-lock", n, median(collect(mine, func(p pass) float64 { return milliseconds(p.held(readLock)) })), "ms")
 	}
 	return memory(p, sides, n)
 }

@@ -44,11 +44,11 @@ type side struct {
 // others pend.
 func startSide(ctx context.Context, priority string, opts Options) (s *side, err error) {
 	s = &side{name: priority, tools: opts.Tools}
-	defer func() {
+	defer func(started *side) {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("%s: %w", priority, err), s.stop())
+			err = errors.Join(fmt.Errorf("%s: %w", priority, err), started.stop())
 		}
-	}()
+	}(s)
 	if err := s.makeState(); err != nil {
 		return nil, err
 	}
@@ -227,17 +227,16 @@ const (
 )
 
 // passes waits for passes, a minute apart, and returns what each cost. Between
-// two of them our plugin also looks at all jobs every few seconds: that takes
-// no write lock, and is not counted.
-func (s *side) passes(ctx context.Context, n int) ([]pass, error) {
+// two of them our plugin also looks at all jobs every few seconds, which takes
+// no write lock: these looks are returned too.
+func (s *side) passes(ctx context.Context, n int) (passes, looks []pass, err error) {
 	ticker := time.NewTicker(look)
 	defer ticker.Stop()
 	cpu, err := cpuTime(s.thread)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var (
-		passes  []pass
 		rested  bool // once: what runs as we begin is not seen from its start
 		start   = cpu
 		holds   = s.probe.count()
@@ -246,12 +245,12 @@ func (s *side) passes(ctx context.Context, n int) ([]pass, error) {
 	for len(passes) < n {
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%s: wait for a pass: %w", s.name, ctx.Err())
+			return nil, nil, fmt.Errorf("%s: wait for a pass: %w", s.name, ctx.Err())
 		case <-ticker.C:
 		}
 		now, err := cpuTime(s.thread)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if now != cpu {
 			cpu, changed = now, time.Now()
@@ -262,10 +261,13 @@ func (s *side) passes(ctx context.Context, n int) ([]pass, error) {
 		}
 		to := s.probe.count()
 		p := pass{cpu: cpu - start, holds: s.probe.between(holds, to)}
-		if rested && p.held(writeLock) > 0 {
+		switch {
+		case rested && p.held(writeLock) > 0:
 			passes = append(passes, p)
+		case rested && p.held(readLock) > 0:
+			looks = append(looks, p)
 		}
 		rested, start, holds, changed = true, cpu, to, time.Now()
 	}
-	return passes, nil
+	return passes, looks, nil
 }

@@ -52,7 +52,7 @@ func benchEngine(b *testing.B) *Engine {
 		s.Budget.Accounts = append(s.Budget.Accounts, account)
 	}
 	e.install(s, now, false)
-	e.Configure(fairshare.Weights{Age: 1000, Fairshare: 10000, JobSize: 100, Partition: 10, QOS: 2000, MaxAge: 7 * 86400})
+	e.Configure(fairshare.Weights{Age: 1000, Fairshare: 10000, JobSize: 100, Partition: 10, QOS: 2000, MaxAge: 7 * 86400}, 1)
 	return e
 }
 
@@ -64,8 +64,8 @@ func benchJobs(n int) []Job {
 			JobID: uint32(1000 + i), ArrayTaskID: NoTask, ArrayTasks: 1, DemandTasks: 1, AssocID: uint32(owner + 1),
 			Account: NewCString(fmt.Sprintf("account%d", owner/benchUsers)), User: NewCString(fmt.Sprintf("user%d", owner)),
 			Partition: NewCString("gpu"), QOS: NewCString("normal"),
-			Submit: begin.Unix() - int64(i), Begin: begin.Unix(), Accrue: begin.Unix() - int64(i),
-			Flags: Demands, GPUs: uint64(1 + i%8), CPUs: 8, MinNodes: 1, TimeLimit: 60,
+			Submit: begin.Unix() - int64(i), Begin: begin.Unix(),
+			Flags: Demands, GPUs: uint64(1 + i%8),
 			Nice: int64(i % 3), QOSPriority: uint32(i % 2 * 10),
 		}
 		if i%20 == 0 { // one in twenty runs
@@ -76,35 +76,51 @@ func benchJobs(n int) []Job {
 	return jobs
 }
 
-// BenchmarkPass is a pass over n jobs in batches of 512, all but one in twenty
-// of which pend.
+// BenchmarkPass is what the engine does in a pass over n jobs, all but one in
+// twenty of which pend.
 func BenchmarkPass(b *testing.B) {
 	for _, n := range []int{1000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("jobs=%d", n), func(b *testing.B) {
 			e, jobs := benchEngine(b), benchJobs(n)
-			out := make([]Factors, n)
 			now := begin.UnixMilli()
-			benchPass(b, e, jobs, out, now)
+			assocs := make([]Assoc, benchAccounts*benchUsers)
+			for i := range assocs {
+				assocs[i] = Assoc{
+					ID: uint32(i + 1), Account: NewCString(fmt.Sprintf("account%d", i/benchUsers)), User: NewCString(fmt.Sprintf("user%d", i)),
+				}
+			}
+			benchLook(b, e, jobs, now)
 			b.ReportAllocs()
 			for b.Loop() {
 				now += 1000
-				benchPass(b, e, jobs, out, now)
+				benchLook(b, e, jobs, now)
+				if err := e.Rank(&Extremes{}, &Table{}); err != nil {
+					b.Fatal(err)
+				}
+				e.Standings(assocs)
 			}
 		})
 	}
 }
 
-func benchPass(b *testing.B, e *Engine, jobs []Job, out []Factors, now int64) {
+// BenchmarkLook is a look at n jobs between two passes.
+func BenchmarkLook(b *testing.B) {
+	e, jobs := benchEngine(b), benchJobs(100_000)
+	now := begin.UnixMilli()
+	benchLook(b, e, jobs, now)
+	b.ReportAllocs()
+	for b.Loop() {
+		now += 1000
+		benchLook(b, e, jobs, now)
+	}
+}
+
+func benchLook(b *testing.B, e *Engine, jobs []Job, now int64) {
 	b.Helper()
-	const batch = 512
+	const batch = 128
 	e.BeginPass(now, Cluster{Nodes: 125, CPUs: 8000, GPUs: 1000})
 	for i := 0; i < len(jobs); i += batch {
 		e.Observe(jobs[i:min(i+batch, len(jobs))])
-	}
-	for i := 0; i < len(jobs); i += batch {
-		if err := e.Prioritize(jobs[i:min(i+batch, len(jobs))], out[i:min(i+batch, len(jobs))]); err != nil {
-			b.Fatal(err)
-		}
 	}
 	if err := e.EndPass(); err != nil {
 		b.Fatal(err)

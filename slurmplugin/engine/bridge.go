@@ -5,6 +5,8 @@ package engine
 import (
 	"math"
 	"unsafe"
+
+	"gpubudget/fairshare"
 )
 
 // The structs of this file are those of bridge.h, field for field and byte for
@@ -14,7 +16,7 @@ import (
 // only during the call.
 
 // ABI is GPUB_ABI of bridge.h.
-const ABI = 2
+const ABI = 3
 
 // Result codes, enum gpub_rc of bridge.h.
 const (
@@ -110,13 +112,6 @@ const (
 // NoTask is the ArrayTaskID of a job that is no task of an array.
 const NoTask uint32 = math.MaxUint32
 
-// JobPart is struct gpub_job_part: one partition of a job that names several.
-type JobPart struct {
-	Factor   float64
-	TRES     *float64
-	Priority uint32 // out
-}
-
 // Job is struct gpub_job. Times are Unix seconds, 0 where Slurm has none.
 type Job struct {
 	JobID       uint32
@@ -132,28 +127,17 @@ type Job struct {
 
 	User, Account, Partition, QOS, Nodes, GPUType CString
 
-	Submit, Begin, Accrue int64
-	Start                 int64 // of the run; 0 while it pends and for a job that never ran
-	End                   int64 // expected while it runs; of the last run while it pends again
-	Resize                int64
-	Suspend               int64 // last suspend or resume
-	Suspended             int64 // seconds so far, a suspension that lasts included
-	TimeLimit             uint32
-	DemandTasks           uint32 // of ArrayTasks, those the array's own limit lets run
+	Submit, Begin int64
+	Start         int64 // of the run; 0 while it pends and for a job that never ran
+	End           int64 // expected while it runs; of the last run while it pends again
+	Resize        int64
+	Suspend       int64  // last suspend or resume
+	Suspended     int64  // seconds so far, a suspension that lasts included
+	GPUs          uint64 // of one task
+	DemandTasks   uint32 // of ArrayTasks, those the array's own limit lets run
 
-	GPUs     uint64 // of one task
-	CPUs     uint32
-	MinNodes uint32
-
-	CurrentPriority uint32
-	Nice, Site      int64
-	AssocFactor     float64
-	PartFactor      float64
-	QOSFactor       float64
-	QOSPriority     uint32
-	TRES            *float64
-	Parts           *JobPart
-	PartsCount      uint32
+	QOSPriority uint32
+	Nice        int64
 }
 
 // Has tells whether all of the flags f are set.
@@ -162,27 +146,57 @@ func (j *Job) Has(f JobFlags) bool { return j.Flags&f == f }
 // gpus is GPUs as the arithmetic has it.
 func (j *Job) gpus() int64 { return int64(min(j.GPUs, math.MaxInt64)) }
 
-// parts are the job's partitions; none unless it names several.
-func (j *Job) parts() []JobPart {
-	if j.Parts == nil {
-		return nil
-	}
-	return unsafe.Slice(j.Parts, j.PartsCount)
+// Extremes is struct gpub_extremes.
+type Extremes struct {
+	Any, TRESCount    uint32
+	SiteLow, SiteHigh int64
+	Assoc, Partition  float64
+	TRES              *float64
 }
 
-// Factors is struct gpub_factors: what the columns of sprio show.
-type Factors struct {
-	Age, Assoc, Fairshare, JobSize, Partition, QOS float64
-	Site, Nice                                     int64
-	TRES                                           *float64 // the caller's array, nil if no weights
-	Priority                                       uint32
+// Rise is struct gpub_rise.
+type Rise = fairshare.Rise
+
+// Slot is struct gpub_slot.
+type Slot struct {
+	QOSUnit              int64
+	NiceFirst, NiceCount uint32
+}
+
+// Place is struct gpub_place.
+type Place struct {
+	Fairshare float64
+	Slot      uint32
+}
+
+// Weights is struct gpub_weights.
+type Weights struct {
+	Generation                                     uint64
+	Age, Assoc, Fairshare, JobSize, Partition, QOS uint32
+	MaxAge, Flags, FavorSmall, Damping, TRESCount  uint32
+	TRES                                           *float64
+}
+
+// Table is struct gpub_table.
+type Table struct {
+	Weights                        Weights
+	Nodes, CPUs                    uint32
+	Packed                         uint32
+	QOSCount, NiceCount, SlotCount uint32
+	RestSteps                      int64
+	RestScale                      float64
+	SiteLow                        int64
+	Unknown                        Place
+	QOS, Nice                      *Rise
+	Slots                          *Slot
 }
 
 // Assoc is struct gpub_assoc: one association's standing.
 type Assoc struct {
-	ID            uint32
+	ID, UserID    uint32
 	Account, User CString
 	// out
+	Place                                                Place
 	Known                                                uint32
 	LevelFS, Factor, SharesNorm, UsageNorm, UsageSeconds float64
 }
@@ -205,8 +219,8 @@ type SlurmAssoc struct {
 	SharesNorm, UsageNorm, UsageEffective, LevelFS, Factor float64
 }
 
-// floats is the array of n doubles at p; nil if there is none.
-func floats(p *float64, n int) []float64 {
+// array is the n elements at p; nil if there are none.
+func array[T any](p *T, n uint32) []T {
 	if p == nil {
 		return nil
 	}

@@ -65,30 +65,25 @@ type Engine struct {
 	refresher *refresher
 	services  *services
 
-	mu       sync.Mutex // guards all below; never held across I/O
-	owners   *owners
-	tracker  *tracker
-	demand   *demand
-	snapshot *Snapshot // nil before the first
-	window   *window
-	weights  fairshare.Weights
-	size     Cluster
-	ranking  *fairshare.Ranking // how everybody stands; nil before the first pass
-	stands   bool               // it is of this pass
-	answers  bool               // this pass is one that was wanted
-	pending  bool               // it has seen jobs that pend
-	seen     fairshare.Seen     // what they have
-	scorer   scorer             // of the latest pass that gave priorities
-	prepared bool               // it is of this pass
-	slurm    slurmShares
-	watching bool              // this pass is tracked, for there is a database to tell
-	tres     int               // how many TRES it weighs
-	spooled  fairshare.Instant // when demand went to the spool
+	mu         sync.Mutex // guards all below; never held across I/O
+	owners     *owners
+	tracker    *tracker
+	demand     *demand
+	snapshot   *Snapshot // nil before the first
+	window     *window
+	weights    fairshare.Weights
+	generation uint64 // of weights
+	size       Cluster
+	watching   bool               // this pass is tracked, for there is a database to tell
+	pass       uint64             // counts passes, tracked or not
+	seen       fairshare.Seen     // what the jobs of this pass have that pend
+	ranking    *fairshare.Ranking // how everybody stood in the last pass that gave priorities; nil before it
+	scorer     scorer             // of that pass
+	table      *fairshare.Table   // the scorer as numbers
+	slurm      slurmShares
+	spooled    fairshare.Instant // when demand went to the spool
 
-	// Memory that is used again.
-	job            fairshare.Job
-	factors        fairshare.Factors
-	charges, ahead []fairshare.Charge
+	charges, ahead []fairshare.Charge // memory that is used again
 }
 
 // Start starts an engine. It reads its configuration and what an earlier engine
@@ -209,10 +204,10 @@ func (e *Engine) Stop() error {
 }
 
 // Configure takes slurm.conf's priority settings and has the configuration file
-// read again.
-func (e *Engine) Configure(w fairshare.Weights) {
+// read again. The next table will say that it is of this generation of them.
+func (e *Engine) Configure(w fairshare.Weights, generation uint64) {
 	e.mu.Lock()
-	e.weights = w
+	e.weights, e.generation = w, generation
 	e.mu.Unlock()
 	e.wanted.Store(true)
 	e.refresher.reconfigure()
@@ -221,17 +216,16 @@ func (e *Engine) Configure(w fairshare.Weights) {
 // CalcInterval is the time between two passes, 0 to use PriorityCalcPeriod.
 func (e *Engine) CalcInterval() time.Duration { return e.conf.Load().CalcInterval }
 
-// Wanted tells whether something has changed since the last pass began that
-// should not wait for the next.
+// Wanted tells whether something has changed since the last pass that gives
+// priorities began, and should not wait for the next.
 func (e *Engine) Wanted() bool { return e.wanted.Load() }
 
 // BeginPass begins a pass at nowMS, in Unix milliseconds.
 func (e *Engine) BeginPass(nowMS int64, c Cluster) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.answers = e.wanted.Swap(false)
-	e.size, e.seen, e.pending = c, fairshare.Seen{}, false
-	e.stands, e.prepared = false, false
+	e.pass++
+	e.size, e.seen = c, fairshare.Seen{}
 	if e.watching = e.conf.Load().UsesDatabase(); !e.watching {
 		e.tracker.now, e.tracker.broken = fairshare.Instant(nowMS), false
 		return
@@ -246,40 +240,26 @@ func (e *Engine) Observe(jobs []Job) {
 	whole := false
 	defer func() { e.tracker.broken = e.tracker.broken || !whole }()
 	for i := range jobs {
-		j := &jobs[i]
-		if e.watching {
-			e.tracker.observe(j)
-		}
-		if j.State != Pending {
-			continue
-		}
-		e.pending = true
-		if !e.slurm.inForce {
-			e.fill(&e.job, j, e.tracker.now)
-			e.seen.Add(&e.job)
-		}
+		e.observe(&jobs[i])
 	}
 	whole = true
 }
 
-// errLengths: a caller's arrays don't match.
-var errLengths = errors.New("jobs and factors differ in number")
-
-// Prioritize gives jobs their priorities: those of out and, where they name
-// several partitions, one for each. It follows all Observe calls of the pass.
-func (e *Engine) Prioritize(jobs []Job, out []Factors) error {
-	if len(jobs) != len(out) {
-		return errLengths
+func (e *Engine) observe(j *Job) {
+	var o *owner
+	if e.watching {
+		o = e.tracker.observe(j)
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.prepared {
-		e.prepare(e.tracker.now)
+	if j.State != Pending || e.slurm.inForce {
+		return
 	}
-	for i := range jobs {
-		e.prioritize(&jobs[i], e.tracker.now, &out[i])
+	if o == nil {
+		o = e.owners.of(j)
 	}
-	return nil
+	if o.seenIn != e.pass {
+		o.seenIn, o.nice = e.pass, e.seen.Of(o.account)
+	}
+	e.seen.AddDeclared(o.nice, j.QOSPriority, j.Nice)
 }
 
 // EndPass ends the pass: jobs it has not shown are gone.
@@ -291,24 +271,45 @@ func (e *Engine) EndPass() error {
 	if e.watching {
 		e.tracker.end()
 	}
-	if e.answers && e.pending && !e.prepared {
-		e.wanted.Store(true) // it only looked
-	}
 	if e.tracker.broken {
 		return errors.New("the pass did not see all jobs")
 	}
 	return nil
 }
 
-// Set gives one job its priority, by how everybody stood in the last pass.
-func (e *Engine) Set(j *Job, nowMS int64, out *Factors) error {
+// Rank ranks everybody as of the pass that has ended, which has seen jobs with
+// these extremes, and says into t all but the arrays.
+func (e *Engine) Rank(x *Extremes, t *Table) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	now := fairshare.Instant(nowMS)
-	if e.scorer == nil {
-		e.prepare(now)
+	if e.pass == 0 || e.watching && e.tracker.passing {
+		return errors.New("no pass has ended")
 	}
-	e.prioritize(j, now, out)
+	e.seen.Widen(fairshare.Extremes{
+		Any: x.Any != 0, SiteLow: x.SiteLow, SiteHigh: x.SiteHigh, Assoc: x.Assoc, Partition: x.Partition,
+		TRES: array(x.TRES, x.TRESCount),
+	})
+	e.prepare(e.tracker.now)
+	describe(e.table, e.generation, t)
+	return nil
+}
+
+// errRoom: the caller's arrays are not those that Rank asked for.
+var errRoom = errors.New("there is another table by now")
+
+// FillTable fills the arrays of the table that Rank has said the rest of.
+func (e *Engine) FillTable(t *Table) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.table == nil || int(t.QOSCount) != len(e.table.QOS) || int(t.NiceCount) != len(e.table.Nice) || int(t.SlotCount) != len(e.table.Slots) {
+		return errRoom
+	}
+	copy(array(t.QOS, t.QOSCount), e.table.QOS)
+	copy(array(t.Nice, t.NiceCount), e.table.Nice)
+	slots := array(t.Slots, t.SlotCount)
+	for i, s := range e.table.Slots[:len(slots)] {
+		slots[i] = Slot{QOSUnit: s.QOSUnit, NiceFirst: uint32(s.NiceFirst), NiceCount: uint32(s.NiceCount)}
+	}
 	return nil
 }
 
@@ -322,18 +323,13 @@ func (e *Engine) Sight(j *Job, nowMS int64) {
 	}
 }
 
-// Standings fills in how associations stand, as of the last pass.
+// Standings fills in how associations stand, as of the last pass that gave
+// priorities.
 func (e *Engine) Standings(assocs []Assoc) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.tracker.pass > 0 && !e.tracker.passing {
-		e.stand(e.tracker.now)
-	}
 	for i := range assocs {
-		assocs[i].Known = 0
-		if e.ranking != nil {
-			showStanding(e.ranking, &assocs[i])
-		}
+		e.standing(&assocs[i])
 	}
 }
 

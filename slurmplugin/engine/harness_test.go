@@ -21,6 +21,7 @@ import (
 	"gpubudget/conf"
 	"gpubudget/fairshare"
 	"gpubudget/internal/pgtest"
+	"gpubudget/slurmplugin/shimtest"
 	"gpubudget/usage"
 )
 
@@ -57,6 +58,11 @@ type host struct {
 
 	mu    sync.Mutex
 	lines []string
+
+	// What the shim keeps to itself: what else the priorities of pending jobs
+	// depend on (Age is when that began to count), and the last table.
+	inputs map[uint32]*fairshare.Job
+	table  *fairshare.Table
 }
 
 // newHost is a host on a database, in an empty folder.
@@ -186,27 +192,102 @@ func (h *host) logged(text string) int {
 func (h *host) ms() int64 { return h.now.UnixMilli() }
 
 // pass shows all jobs to the engine, in batches as the shim does, and returns
-// the priorities it gives those that pend.
+// the priorities that follow for those that pend.
 func (h *host) pass(jobs ...Job) map[uint32]uint32 {
 	h.t.Helper()
-	e := h.engine
-	e.BeginPass(h.ms(), Cluster{Nodes: 4, CPUs: 64, GPUs: 32, GPUsConfigured: 32})
-	for batch := range slices.Chunk(jobs, 3) {
-		e.Observe(batch)
-	}
+	h.engine.GoesBySlurm()
+	h.look(jobs...)
+	h.rank(jobs...)
 	priorities := make(map[uint32]uint32)
-	for batch := range slices.Chunk(jobs, 3) {
-		out := make([]Factors, len(batch))
-		require.NoError(h.t, e.Prioritize(batch, out))
-		for i := range batch {
-			if batch[i].State == Pending {
-				priorities[batch[i].JobID] = out[i].Priority
-			}
+	for i := range jobs {
+		if jobs[i].State == Pending {
+			priorities[jobs[i].JobID] = h.score(&jobs[i]).Priority
 		}
 	}
-	require.NoError(h.t, e.EndPass())
-	e.Standings(nil)
 	return priorities
+}
+
+// look is a pass that gives no priorities.
+func (h *host) look(jobs ...Job) {
+	h.t.Helper()
+	h.engine.BeginPass(h.ms(), Cluster{Nodes: 4, CPUs: 64, GPUs: 32, GPUsConfigured: 32})
+	for batch := range slices.Chunk(jobs, 3) {
+		h.engine.Observe(batch)
+	}
+	require.NoError(h.t, h.engine.EndPass())
+}
+
+// rank has the engine rank everybody and takes its table, as the shim does.
+func (h *host) rank(jobs ...Job) {
+	h.t.Helper()
+	var x Extremes
+	for i := range jobs {
+		in := h.inputs[jobs[i].JobID]
+		if in == nil || jobs[i].State != Pending {
+			continue
+		}
+		if x.Any == 0 {
+			x.Any, x.SiteLow, x.SiteHigh = 1, in.Site, in.Site
+		}
+		x.SiteLow, x.SiteHigh = min(x.SiteLow, in.Site), max(x.SiteHigh, in.Site)
+		x.Assoc, x.Partition = max(x.Assoc, in.AssocFactor), max(x.Partition, in.PartitionFactor)
+	}
+	var t Table
+	require.NoError(h.t, h.engine.Rank(&x, &t))
+	qos, nice, slots := make([]Rise, t.QOSCount+1), make([]Rise, t.NiceCount+1), make([]Slot, t.SlotCount+1)
+	t.QOS, t.Nice, t.Slots = &qos[0], &nice[0], &slots[0]
+	require.NoError(h.t, h.engine.FillTable(&t))
+	h.table = h.tableOf(&t)
+}
+
+// tableOf is what the shim has been given as fairshare has it.
+func (h *host) tableOf(t *Table) *fairshare.Table {
+	w := &t.Weights
+	slots := []fairshare.Slot(nil)
+	for _, s := range array(t.Slots, t.SlotCount) {
+		slots = append(slots, fairshare.Slot{QOSUnit: s.QOSUnit, NiceFirst: int(s.NiceFirst), NiceCount: int(s.NiceCount)})
+	}
+	table := &fairshare.Table{
+		Packed: t.Packed != 0, Size: fairshare.ClusterSize{Nodes: t.Nodes, CPUs: t.CPUs},
+		Weights: fairshare.Weights{
+			Age: w.Age, Assoc: w.Assoc, Fairshare: w.Fairshare, JobSize: w.JobSize, Partition: w.Partition, QOS: w.QOS,
+			TRES: h.engine.weights.TRES, MaxAge: w.MaxAge, FavorSmall: w.FavorSmall != 0, Damping: w.Damping, Flags: fairshare.Flags(w.Flags),
+		},
+		RestSteps: t.RestSteps, RestScale: t.RestScale, SiteLow: t.SiteLow,
+		QOS: array(t.QOS, t.QOSCount), Nice: array(t.Nice, t.NiceCount), Slots: slots, Unknown: rowOf(t.Unknown),
+	}
+	require.Equal(h.t, h.engine.generation, w.Generation)
+	return table
+}
+
+func rowOf(p Place) fairshare.Row { return fairshare.Row{Fairshare: p.Fairshare, Slot: int(p.Slot)} }
+
+// score is what the shim makes of the table that it was given last for a job,
+// which must be what fairshare says.
+func (h *host) score(j *Job) fairshare.Factors {
+	h.t.Helper()
+	in := fairshare.Job{Age: -1}
+	if mine := h.inputs[j.JobID]; mine != nil {
+		in = *mine
+		in.Age = max(0, h.now.Unix()-in.Age) // when it began to count
+	}
+	in.QOSPriority, in.Nice = j.QOSPriority, j.Nice
+	owner := []Assoc{{ID: j.AssocID, UserID: j.UserID, Account: j.Account, User: j.User}}
+	h.engine.Standings(owner)
+	var f, want fairshare.Factors
+	shimtest.Score(h.table, rowOf(owner[0].Place), &in, &f)
+	parts := slices.Clone(in.Parts)
+
+	if h.engine.slurm.inForce {
+		in.Fairshare = h.engine.slurm.factors[j.AssocID]
+	} else {
+		o := h.engine.owners.of(j)
+		in.Account, in.User = o.account, o.user
+	}
+	h.engine.scorer.Priority(&in, &want)
+	require.Equal(h.t, want, f)
+	require.Equal(h.t, parts, in.Parts)
+	return f
 }
 
 // later moves the clock on.

@@ -12,14 +12,19 @@ import (
 	"gpubudget/usage"
 )
 
-// owner is a user in an account, as jobs name them.
+// owner is a user in an account, as jobs name them. What a pass counts for each
+// job lies together, in a line of the processor's cache.
 type owner struct {
+	pass                     uint64 // the last one that counted in these
+	pendingJobs, pendingGPUs int64
+	runningJobs, runningGPUs int64
+	waited                   int64 // GPUs waited for, from the pass before to this one
+
+	seenIn uint64             // the pass that nice is of
+	nice   fairshare.SeenNice // where the account's nice values are noted
+
 	account, user string
 	demand        *accountDemand
-
-	pass  uint64 // the last one that counted in queue
-	queue usage.Queue
-	place fairshare.Place // of this pass
 }
 
 type ownerName struct{ account, user string }
@@ -27,6 +32,7 @@ type ownerName struct{ account, user string }
 // owners are all owners ever met. Their names are stored once.
 type owners struct {
 	demand  *demand
+	all     []*owner
 	byName  map[ownerName]*owner
 	byAssoc assocOwners
 
@@ -77,7 +83,7 @@ func (o *owners) of(j *Job) *owner {
 			return known
 		}
 	}
-	name := o.nameOf(j)
+	name := o.nameOf(j.Account, j.User, j.UserID)
 	found := o.byName[name]
 	if found == nil {
 		found = o.add(name)
@@ -88,12 +94,12 @@ func (o *owners) of(j *Job) *owner {
 	return found
 }
 
-// nameOf is who owns the job; the strings may be borrowed. Slurm keeps account
-// names in lower case, but without slurmdbd what the user typed.
-func (o *owners) nameOf(j *Job) ownerName {
-	name := ownerName{strings.ToLower(j.Account.borrow()), j.User.borrow()}
+// nameOf is who owns jobs that name these; the strings may be borrowed. Slurm
+// keeps account names in lower case, but without slurmdbd what the user typed.
+func (o *owners) nameOf(account, user CString, uid uint32) ownerName {
+	name := ownerName{strings.ToLower(account.borrow()), user.borrow()}
 	if name.user == "" {
-		name.user = strconv.FormatUint(uint64(j.UserID), 10)
+		name.user = strconv.FormatUint(uint64(uid), 10)
 	}
 	if name.account == "" && o.standing != nil {
 		name.account, _ = o.standing.DefaultAccount(name.user)
@@ -114,6 +120,7 @@ func (o *owners) add(name ownerName) *owner {
 	name = ownerName{strings.Clone(name.account), strings.Clone(name.user)}
 	found := &owner{account: name.account, user: name.user, demand: o.demand.account(name.account)}
 	o.byName[name] = found
+	o.all = append(o.all, found)
 	return found
 }
 
@@ -137,32 +144,48 @@ func fundedBy(r *fairshare.Ranking) func(account string) bool {
 	}
 }
 
-// count is the owner's queue of this pass.
-func (o *owners) count(of *owner) *usage.Queue {
+// count makes ready to count what an owner has in this pass.
+func (o *owners) count(of *owner) {
 	if of.pass != o.pass {
-		of.pass, of.queue = o.pass, usage.Queue{Account: of.account, User: of.user}
+		of.pass = o.pass
+		of.pendingJobs, of.pendingGPUs, of.runningJobs, of.runningGPUs, of.waited = 0, 0, 0, 0, 0
 	}
-	return &of.queue
 }
 
 func (o *owners) pend(of *owner, j *Job) {
-	q, tasks := o.count(of), int64(max(j.ArrayTasks, 1))
-	q.PendingJobs += tasks
-	q.PendingGPUs += tasks * j.gpus()
+	o.count(of)
+	tasks := int64(max(j.ArrayTasks, 1))
+	of.pendingJobs += tasks
+	of.pendingGPUs += tasks * j.gpus()
 }
 
 func (o *owners) run(of *owner, gpus int64) {
-	q := o.count(of)
-	q.RunningJobs++
-	q.RunningGPUs += gpus
+	o.count(of)
+	of.runningJobs++
+	of.runningGPUs += gpus
+}
+
+// waited counts, once for each owner, what was waited for all the time between
+// two passes.
+func (o *owners) waited(from, until fairshare.Instant) {
+	for _, of := range o.all {
+		if of.pass == o.pass && of.waited != 0 {
+			o.demand.pending(of.demand, of.waited, from, until)
+			of.waited = 0
+		}
+	}
 }
 
 // queue is what was counted in this pass, by account and user.
 func (o *owners) queue() []usage.Queue {
 	var all []usage.Queue
-	for _, of := range o.byName {
+	for _, of := range o.all {
 		if of.pass == o.pass {
-			all = append(all, of.queue)
+			all = append(all, usage.Queue{
+				Account: of.account, User: of.user,
+				PendingJobs: of.pendingJobs, PendingGPUs: of.pendingGPUs,
+				RunningJobs: of.runningJobs, RunningGPUs: of.runningGPUs,
+			})
 		}
 	}
 	slices.SortFunc(all, func(x, y usage.Queue) int {

@@ -26,16 +26,22 @@ func order(priorities map[uint32]uint32) []uint32 {
 	})
 }
 
-// pending is a job that pends.
-func (h *host) pending(id uint32, account, user string, change func(*Job)) Job {
+// pending is a job that pends; change may alter it, and what else its priority
+// depends on.
+func (h *host) pending(id uint32, account, user string, change func(*Job, *fairshare.Job)) Job {
 	j := Job{
 		JobID: id, ArrayTaskID: NoTask, ArrayTasks: 1, DemandTasks: 1, Flags: Demands,
 		Account: NewCString(account), User: NewCString(user), QOS: NewCString("normal"),
-		Submit: h.now.Unix(), Begin: h.now.Unix(), Accrue: h.now.Unix(), GPUs: 1, CPUs: 1, MinNodes: 1, TimeLimit: 60,
+		Submit: h.now.Unix(), Begin: h.now.Unix(), GPUs: 1,
 	}
+	in := &fairshare.Job{Age: h.now.Unix(), CPUs: 1, MinNodes: 1, TimeLimit: 60}
 	if change != nil {
-		change(&j)
+		change(&j, in)
 	}
+	if h.inputs == nil {
+		h.inputs = make(map[uint32]*fairshare.Job)
+	}
+	h.inputs[id] = in
 	return j
 }
 
@@ -47,7 +53,7 @@ func warm(t *testing.T) *host {
 	t.Helper()
 	h := hostOn(t)
 	h.start()
-	h.engine.Configure(warmWeights)
+	h.engine.Configure(warmWeights, 1)
 	require.NoError(t, h.exchange())
 	s := newSlurm(h.now)
 	h.pass()
@@ -63,14 +69,14 @@ func warm(t *testing.T) *host {
 func TestStrictPrioritiesFollowTheBudgets(t *testing.T) {
 	h := warm(t)
 	got := order(h.pass(
-		h.pending(1, "idle", "dora", func(j *Job) { j.QOSPriority, j.Nice = 1000, -10000 }),
-		h.pending(2, "physics", "alice", func(j *Job) { j.Nice = -10000 }),
+		h.pending(1, "idle", "dora", func(j *Job, _ *fairshare.Job) { j.QOSPriority, j.Nice = 1000, -10000 }),
+		h.pending(2, "physics", "alice", func(j *Job, _ *fairshare.Job) { j.Nice = -10000 }),
 		h.pending(3, "physics", "bob", nil),
 		h.pending(4, "physics", "alice", nil),
-		h.pending(5, "physics", "alice", func(j *Job) { j.QOSPriority, j.Nice = 10, 10000 }),
-		h.pending(6, "bio", "carol", func(j *Job) { j.Nice = 10000 }),
-		h.pending(7, "Bio", "carol", func(j *Job) { j.Accrue -= 3600 }), // as typed, without slurmdbd
-		h.pending(8, "", "carol", func(j *Job) { j.Nice = -5 }),         // her account by default
+		h.pending(5, "physics", "alice", func(j *Job, _ *fairshare.Job) { j.QOSPriority, j.Nice = 10, 10000 }),
+		h.pending(6, "bio", "carol", func(j *Job, _ *fairshare.Job) { j.Nice = 10000 }),
+		h.pending(7, "Bio", "carol", func(_ *Job, in *fairshare.Job) { in.Age -= 3600 }), // as typed, without slurmdbd
+		h.pending(8, "", "carol", func(j *Job, _ *fairshare.Job) { j.Nice = -5 }),        // her account by default
 		h.pending(9, "nowhere", "eve", nil),
 	))
 	require.Equal(t, []uint32{8, 7, 6, 5, 2, 3, 4, 1, 9}, got)
@@ -82,37 +88,49 @@ func TestStrictPrioritiesFollowTheBudgets(t *testing.T) {
 func TestSetPlacesAJobAsThePassWould(t *testing.T) {
 	h := warm(t)
 	jobs := []Job{
-		h.pending(2, "physics", "alice", func(j *Job) { j.Nice = 100 }),
+		h.pending(2, "physics", "alice", func(j *Job, _ *fairshare.Job) { j.Nice = 100 }),
 		h.pending(3, "physics", "bob", nil),
-		h.pending(6, "bio", "carol", func(j *Job) { j.Nice = 10000 }),
+		h.pending(6, "bio", "carol", func(j *Job, _ *fairshare.Job) { j.Nice = 10000 }),
 	}
 	before := h.pass(jobs...)
-	fresh := h.pending(7, "physics", "bob", func(j *Job) { j.Nice = 50 })
-	var out Factors
-	require.NoError(t, h.engine.Set(&fresh, h.ms(), &out))
-	before[7] = out.Priority
+	fresh := h.pending(7, "physics", "bob", func(j *Job, _ *fairshare.Job) { j.Nice = 50 })
+	before[7] = h.score(&fresh).Priority
 	after := h.pass(append(jobs, fresh)...)
 	require.Equal(t, order(after), order(before))
 	require.Equal(t, []uint32{6, 3, 7, 2}, order(after))
 	h.stop()
 }
 
-// Slurm may ask for a job's priority before the first pass. Nobody must be
-// judged by the ranking that answers.
-func TestSetBeforeTheFirstPass(t *testing.T) {
+// Associations stand nowhere before the first pass, and nobody is judged by how
+// they do.
+func TestStandingsBeforeTheFirstPass(t *testing.T) {
 	h := warm(t)
 	h.kill()
 	h.start()
-	h.engine.Configure(warmWeights)
-	h.engine.Standings([]Assoc{{Account: NewCString("physics")}})
-	fresh := h.pending(7, "bio", "carol", nil)
-	var out Factors
-	require.NoError(t, h.engine.Set(&fresh, h.ms(), &out))
-	require.Greater(t, out.Priority, uint32(1000))
+	h.engine.Configure(warmWeights, 2)
+	require.Error(t, h.engine.Rank(&Extremes{}, &Table{}))
+	require.ErrorIs(t, h.engine.FillTable(&Table{}), errRoom)
+	assocs := []Assoc{{ID: 3, Account: NewCString("physics")}}
+	h.engine.Standings(assocs)
+	require.Zero(t, assocs[0].Known)
+	require.Zero(t, assocs[0].Place)
 	s := newSlurm(h.now)
 	s.start(s.submit("physics", "bob", 1, 1))
-	h.pass(append(s.list(), fresh)...)
+	h.pass(s.list()...)
 	require.True(t, h.engine.tracker.jobs[100].run.Allocated)
+	h.engine.Standings(assocs)
+	require.Equal(t, uint32(1), assocs[0].Known)
+	h.stop()
+}
+
+// A table that was made meanwhile doesn't fit the arrays of the one before.
+func TestATableIsFilledOnlyWhereItFits(t *testing.T) {
+	h := warm(t)
+	h.pass(h.pending(1, "physics", "alice", nil))
+	slots := make([]Slot, len(h.engine.table.Slots))
+	table := Table{QOSCount: uint32(len(h.engine.table.QOS)), NiceCount: uint32(len(h.engine.table.Nice)) + 1, SlotCount: uint32(len(slots)), Slots: &slots[0]}
+	require.ErrorIs(t, h.engine.FillTable(&table), errRoom)
+	require.Zero(t, slots[0])
 	h.stop()
 }
 
@@ -122,32 +140,26 @@ func TestAdditivePrioritiesAreSlurmsSum(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, h.exchange())
 	weights := fairshare.Weights{Age: 1000, Assoc: 3, Fairshare: 10000, JobSize: 100, Partition: 50, QOS: 2000, TRES: []float64{7, 11}, MaxAge: 86400}
-	h.engine.Configure(weights)
+	h.engine.Configure(weights, 1)
 
-	tres, partTRES := []float64{0.5, 0.25}, []float64{1, 1}
-	parts := []JobPart{{Factor: 1, TRES: &partTRES[0]}, {Factor: 0.5, TRES: &tres[0]}}
-	job := h.pending(3, "bio", "carol", func(j *Job) {
-		j.Nice, j.Site, j.QOSFactor, j.AssocFactor, j.PartFactor = 5, 20, 0.5, 0.5, 1
-		j.Accrue = h.now.Unix() - 8640
-		j.TRES, j.Parts, j.PartsCount = &tres[0], &parts[0], 2
-		j.CPUs, j.MinNodes = 32, 2
+	job := h.pending(3, "bio", "carol", func(j *Job, in *fairshare.Job) {
+		j.Nice = 5
+		*in = fairshare.Job{
+			Site: 20, QOSFactor: 0.5, AssocFactor: 0.5, PartitionFactor: 1, Age: h.now.Unix() - 8640, CPUs: 32, MinNodes: 2,
+			TRES:  []float64{0.5, 0.25},
+			Parts: []fairshare.JobPart{{Factor: 1, TRES: []float64{1, 1}}, {Factor: 0.5, TRES: []float64{0.5, 0.25}}},
+		}
 	})
-	columns := make([]float64, 2)
-	out := []Factors{{TRES: &columns[0]}}
-	h.engine.BeginPass(h.ms(), Cluster{Nodes: 4, CPUs: 64, GPUs: 32})
-	h.engine.Observe([]Job{job})
-	require.NoError(t, h.engine.Prioritize([]Job{job}, out))
-	require.NoError(t, h.engine.EndPass())
-
+	h.pass(job)
 	carol, ok := h.engine.ranking.User("bio", "carol")
 	require.True(t, ok)
 	require.Equal(t, 1.0, carol.Factor)
-	want := Factors{
+	want := fairshare.Factors{
 		Age: 100, Assoc: 1.5, Fairshare: 10000, JobSize: 50, Partition: 50, QOS: 1000, Site: 20, Nice: 5,
-		TRES: &columns[0], Priority: 11222, // 11222.75
+		TRES: []float64{3.5, 2.75}, Priority: 11222, // 11222.75
 	}
-	require.Equal(t, want, out[0])
-	require.Equal(t, []float64{3.5, 2.75}, columns)
+	require.Equal(t, want, h.score(&job))
+	parts := h.inputs[3].Parts
 	require.Equal(t, uint32(11234), parts[0].Priority)
 	require.Equal(t, uint32(11197), parts[1].Priority)
 	h.stop()
@@ -159,12 +171,12 @@ func TestPrioritiesWithoutASnapshot(t *testing.T) {
 	h := &host{t: t, dir: t.TempDir(), cluster: "titan", now: begin}
 	h.configure(deadDSN)
 	h.start()
-	h.engine.Configure(fairshare.Weights{Age: 1000, MaxAge: 86400})
+	h.engine.Configure(fairshare.Weights{Age: 1000, MaxAge: 86400}, 1)
 	got := order(h.pass(
 		h.pending(1, "physics", "alice", nil),
-		h.pending(2, "bio", "carol", func(j *Job) { j.Accrue -= 3600 }),
-		h.pending(3, "nowhere", "eve", func(j *Job) { j.Accrue -= 7200 }),
-		h.pending(4, "physics", "alice", func(j *Job) { j.QOSPriority = 5 }),
+		h.pending(2, "bio", "carol", func(_ *Job, in *fairshare.Job) { in.Age -= 3600 }),
+		h.pending(3, "nowhere", "eve", func(_ *Job, in *fairshare.Job) { in.Age -= 7200 }),
+		h.pending(4, "physics", "alice", func(j *Job, _ *fairshare.Job) { j.QOSPriority = 5 }),
 	))
 	require.Equal(t, []uint32{4, 3, 2, 1}, got)
 	h.stop()
@@ -180,7 +192,7 @@ func TestARestartKeepsTheOrder(t *testing.T) {
 	h.configure(deadDSN)
 	h.kill()
 	h.start()
-	h.engine.Configure(warmWeights)
+	h.engine.Configure(warmWeights, 1)
 	require.Equal(t, want, h.pass(jobs...))
 	h.stop()
 }
@@ -247,7 +259,6 @@ func TestAPassThatBreaksOffKeepsTheEngineGoing(t *testing.T) {
 		require.Error(t, h.engine.EndPass())
 	}
 	require.NotNil(t, h.engine.tracker.jobs[1])
-	require.ErrorIs(t, h.engine.Prioritize([]Job{good}, nil), errLengths)
 	require.Len(t, h.pass(good), 1)
 	h.stop()
 }

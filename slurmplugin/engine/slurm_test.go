@@ -146,9 +146,8 @@ func (s *slurm) setSize(j *simJob, gpus uint64) {
 func (s *slurm) show(j *simJob) Job {
 	out := Job{
 		JobID: j.id, ArrayTaskID: NoTask, ArrayTasks: 1, DemandTasks: 1, Restart: j.restart, AssocID: j.assoc,
-		State: j.state, Account: NewCString(j.account), User: NewCString(j.user), Partition: NewCString("gpu"),
-		Submit: j.submit, Begin: j.submit, Accrue: j.submit, GPUs: j.gpus, Resize: j.resize,
-		CPUs: 4, MinNodes: 1, TimeLimit: 60,
+		State: j.state, Account: NewCString(j.account), User: NewCString(j.user),
+		Submit: j.submit, Begin: j.submit, GPUs: j.gpus,
 	}
 	if j.state == Pending && !j.requeuing {
 		out.Flags |= Demands
@@ -158,7 +157,8 @@ func (s *slurm) show(j *simJob) Job {
 	if j.requeuing {
 		out.Flags |= Requeued | Completing
 	}
-	out.Start, out.End, out.Nodes = j.start, j.end, NewCString("n1")
+	out.Partition, out.Nodes = NewCString("gpu"), NewCString("n1")
+	out.Start, out.End, out.Resize = j.start, j.end, j.resize
 	if j.suspendAt != 0 {
 		out.Suspend = j.suspendAt
 		out.Suspended = j.suspendAt - j.start - j.ran

@@ -13,11 +13,13 @@ type slurmShares struct {
 	inForce bool
 	factors map[uint32]float64 // of jobs, by association
 	list    []fairshare.Association
+	scorer  *fairshare.Additive // of the last pass that went by them
 }
 
-// GoesBySlurm tells whether priorities go by Slurm's shares from now on, until
-// it is asked again.
+// GoesBySlurm begins to give priorities, and tells whether these go by Slurm's
+// shares from now on, until it is asked again.
 func (e *Engine) GoesBySlurm() bool {
+	e.wanted.Store(false) // what changes from here on is for the next pass
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.slurm.inForce = e.conf.Load().Shares == conf.SharesSlurm

@@ -38,7 +38,7 @@ func (h *host) goBySlurm() []SlurmAssoc {
 }
 
 func (h *host) of(id, assoc uint32) Job {
-	return h.pending(id, "", "", func(j *Job) { j.AssocID = assoc })
+	return h.pending(id, "", "", func(j *Job, in *fairshare.Job) { j.AssocID, in.Age = assoc, -1 })
 }
 
 // alone is a host without any database.
@@ -53,23 +53,21 @@ func TestPrioritiesBySlurmsShares(t *testing.T) {
 	h := alone(t, "Shares=slurm")
 	h.start()
 	weights := fairshare.Weights{Fairshare: 900, QOS: 50, Flags: fairshare.FairTreeFlag}
-	h.engine.Configure(weights)
+	h.engine.Configure(weights, 1)
 	tree := h.goBySlurm()
 	require.Equal(t, []float64{0.75, 0.25}, []float64{tree[1].UsageEffective, tree[2].UsageEffective})
 	require.Equal(t, math.MaxFloat64, tree[4].LevelFS, "no infinity leaves the bridge")
 	require.Equal(t, []float64{1. / 3, 2. / 3, 1}, []float64{tree[3].Factor, tree[4].Factor, tree[5].Factor})
 
 	other := h.of(13, 5)
-	other.QOSFactor = 1
+	h.inputs[13].QOSFactor = 1
 	got := h.pass(h.of(11, 4), h.of(12, 6), other, h.of(14, 77))
 	require.Equal(t, map[uint32]uint32{11: 300, 12: 900, 13: 650, 14: 1}, got)
 	fresh := h.of(15, 5)
-	var out Factors
-	require.NoError(t, h.engine.Set(&fresh, h.ms(), &out))
-	require.Equal(t, uint32(600), out.Priority)
+	require.Equal(t, uint32(600), h.score(&fresh).Priority)
 
 	weights.Flags, weights.Damping = 0, 2
-	h.engine.Configure(weights)
+	h.engine.Configure(weights, 1)
 	tree = h.goBySlurm()
 	require.Zero(t, tree[5].Factor, "sshare works it out")
 	require.Equal(t, uint32(900*math.Exp2(-0.25/0.5/2)), h.pass(h.of(12, 6))[12])
@@ -81,7 +79,7 @@ func TestFairTreeTiesFollowTheConfiguration(t *testing.T) {
 	for ties, want := range map[conf.Ties][]float64{conf.TiesMerge: {1. / 3, 1, 2. / 3}, conf.TiesSlurm: {2. / 3, 1, 2. / 3}} {
 		h := alone(t, "Shares=slurm\nFairTreeTies="+string(ties))
 		h.start()
-		h.engine.Configure(fairshare.Weights{Flags: fairshare.FairTreeFlag})
+		h.engine.Configure(fairshare.Weights{Flags: fairshare.FairTreeFlag}, 1)
 		require.True(t, h.engine.GoesBySlurm())
 		tree := []SlurmAssoc{
 			{Usage: 40}, {Shares: 1, Usage: 20}, {Shares: 1, Usage: 20},
@@ -127,7 +125,7 @@ func TestMigrationToTheLedgerAndBack(t *testing.T) {
 	h := hostOn(t)
 	h.configure(h.dsn, "Shares=slurm", "Shadow=yes")
 	h.start()
-	h.engine.Configure(fairshare.Weights{Fairshare: 900, Flags: fairshare.FairTreeFlag})
+	h.engine.Configure(fairshare.Weights{Fairshare: 900, Flags: fairshare.FairTreeFlag}, 1)
 	s := newSlurm(h.now)
 	s.start(s.submit("physics", "alice", 1, 8))
 	h.goBySlurm()
@@ -141,7 +139,7 @@ func TestMigrationToTheLedgerAndBack(t *testing.T) {
 
 	switchTo := func(lines ...string) {
 		h.configure(h.dsn, lines...)
-		h.engine.Configure(fairshare.Weights{Fairshare: 900, Flags: fairshare.FairTreeFlag})
+		h.engine.Configure(fairshare.Weights{Fairshare: 900, Flags: fairshare.FairTreeFlag}, 1)
 		require.NoError(t, h.exchange())
 		require.True(t, h.engine.Wanted())
 	}

@@ -4,7 +4,6 @@ package engine
 
 import (
 	"math"
-	"strings"
 
 	"gpubudget/budgets"
 	"gpubudget/fairshare"
@@ -14,6 +13,8 @@ import (
 // scorer is fairshare.Strict or fairshare.Additive.
 type scorer interface {
 	Priority(job *fairshare.Job, f *fairshare.Factors)
+	Table() *fairshare.Table
+	Row(account, user string) fairshare.Row
 }
 
 // rank ranks everybody at an instant: by the snapshot, by what ended since it
@@ -68,78 +69,76 @@ func capacity(stored []fairshare.Step[fairshare.MilliGPUs], seen []capacityStep)
 	return steps
 }
 
-// stand ranks everybody as of now, once for each pass.
-func (e *Engine) stand(now fairshare.Instant) {
-	if e.stands {
+// prepare makes ready to give jobs their priorities, as of now.
+func (e *Engine) prepare(now fairshare.Instant) {
+	size := fairshare.ClusterSize{Nodes: e.size.Nodes, CPUs: e.size.CPUs}
+	if e.slurm.inForce {
+		e.slurm.scorer = fairshare.NewAdditive(nil, e.weights, size)
+		e.scorer = e.slurm.scorer
+		e.table = e.scorer.Table()
 		return
 	}
 	e.ranking = e.rank(now)
-	e.stands = true
 	if e.snapshot != nil {
 		e.owners.standing = e.ranking
 	}
-}
-
-// prepare makes ready to give the jobs of this pass their priorities.
-func (e *Engine) prepare(now fairshare.Instant) {
-	e.prepared, e.tres = true, len(e.weights.TRES)
-	size := fairshare.ClusterSize{Nodes: e.size.Nodes, CPUs: e.size.CPUs}
-	if e.slurm.inForce {
-		e.scorer = fairshare.NewAdditive(nil, e.weights, size)
-		return
-	}
-	e.stand(now)
 	if e.snapshot != nil && e.snapshot.Policy.Mode == budgets.Additive {
 		e.scorer = fairshare.NewAdditive(e.ranking, e.weights, size)
 	} else {
 		e.scorer = fairshare.NewStrict(e.ranking, e.weights, size, &e.seen)
 	}
+	e.table = e.scorer.Table()
 }
 
-// fill is the job as fairshare takes it. It borrows the job's arrays.
-func (e *Engine) fill(to *fairshare.Job, j *Job, now fairshare.Instant) {
-	*to = fairshare.Job{
-		Age: -1, QOSPriority: j.QOSPriority, Nice: j.Nice, Site: j.Site,
-		CPUs: j.CPUs, MinNodes: j.MinNodes, TimeLimit: j.TimeLimit,
-		AssocFactor: j.AssocFactor, PartitionFactor: j.PartFactor, QOSFactor: j.QOSFactor,
-		TRES: floats(j.TRES, len(e.weights.TRES)), Parts: to.Parts[:0],
+// describe says all of a table but the arrays, of which it gives the lengths.
+// It writes no pointer: the memory is not Go's.
+func describe(from *fairshare.Table, generation uint64, to *Table) {
+	w, as := &from.Weights, &to.Weights
+	as.Generation = generation
+	as.Age, as.Assoc, as.Fairshare, as.JobSize, as.Partition, as.QOS = w.Age, w.Assoc, w.Fairshare, w.JobSize, w.Partition, w.QOS
+	as.MaxAge, as.Flags, as.FavorSmall, as.Damping = w.MaxAge, uint32(w.Flags), truth(w.FavorSmall), w.Damping
+	as.TRESCount = uint32(len(w.TRES))
+	to.Nodes, to.CPUs, to.Packed = from.Size.Nodes, from.Size.CPUs, truth(from.Packed)
+	to.QOSCount, to.NiceCount, to.SlotCount = uint32(len(from.QOS)), uint32(len(from.Nice)), uint32(len(from.Slots))
+	to.RestSteps, to.RestScale, to.SiteLow = from.RestSteps, from.RestScale, from.SiteLow
+	to.Unknown = placeOf(from.Unknown)
+}
+
+func placeOf(r fairshare.Row) Place { return Place{Fairshare: r.Fairshare, Slot: uint32(r.Slot)} }
+
+func truth(b bool) uint32 {
+	if b {
+		return 1
 	}
+	return 0
+}
+
+// standing fills in how one association stands, or one owner of jobs without.
+func (e *Engine) standing(a *Assoc) {
+	a.Known, a.Place = 0, Place{}
 	if e.slurm.inForce {
-		to.Fairshare = e.slurm.factors[j.AssocID]
-	} else {
-		o := e.owners.of(j)
-		to.Account, to.User, to.Place = o.account, o.user, &o.place
+		if e.slurm.scorer != nil {
+			a.Place = placeOf(e.slurm.scorer.RowOf(e.slurm.factors[a.ID]))
+		}
+		return
 	}
-	if j.Accrue > 0 {
-		to.Age = max(0, unix(now)-j.Accrue)
+	name := e.owners.nameOf(a.Account, a.User, a.UserID)
+	if a.ID != 0 && a.User.IsNil() {
+		name.user = "" // an account's own: a guest stands there
 	}
-	for i := range j.parts() {
-		part := &j.parts()[i]
-		to.Parts = append(to.Parts, fairshare.JobPart{Factor: part.Factor, TRES: floats(part.TRES, len(e.weights.TRES))})
+	if e.scorer != nil {
+		a.Place = placeOf(e.scorer.Row(name.account, name.user))
 	}
-}
-
-// prioritize gives one job its priority.
-func (e *Engine) prioritize(j *Job, now fairshare.Instant, out *Factors) {
-	e.fill(&e.job, j, now)
-	e.scorer.Priority(&e.job, &e.factors)
-	f := &e.factors
-	out.Age, out.Assoc, out.Fairshare = f.Age, f.Assoc, f.Fairshare
-	out.JobSize, out.Partition, out.QOS = f.JobSize, f.Partition, f.QOS
-	out.Site, out.Nice, out.Priority = f.Site, f.Nice, f.Priority
-	copy(floats(out.TRES, e.tres), f.TRES)
-	for i := range j.parts() {
-		j.parts()[i].Priority = e.job.Parts[i].Priority
+	if e.ranking != nil {
+		showStanding(e.ranking, name, a)
 	}
 }
 
-// showStanding fills in how one association stands.
-func showStanding(r *fairshare.Ranking, a *Assoc) {
-	a.Known = 0
+// showStanding fills in what sshare shows of an association.
+func showStanding(r *fairshare.Ranking, name ownerName, a *Assoc) {
 	root := r.Accounts[0]
-	account := strings.ToLower(a.Account.borrow())
 	if a.User.IsNil() {
-		s, ok := r.Account(account)
+		s, ok := r.Account(name.account)
 		if !ok {
 			return
 		}
@@ -148,7 +147,7 @@ func showStanding(r *fairshare.Ranking, a *Assoc) {
 		a.UsageSeconds, a.UsageNorm = gpuSeconds(s.Used), part(s.Used, root.Used)
 		return
 	}
-	s, ok := r.User(account, a.User.borrow())
+	s, ok := r.User(name.account, name.user)
 	if !ok {
 		return
 	}

@@ -54,18 +54,19 @@ type tracker struct {
 	unsaved         []capacityStep // not in the spool yet
 }
 
-// job is a job of Slurm's list.
+// job is a job of Slurm's list. There may be a hundred thousand: it is as small
+// as it can be.
 type job struct {
+	owner     *owner
+	run       *run // the latest; nil if it never ran
+	lastSeen  fairshare.Instant
 	id        uint32
 	uid       uint32
 	assoc     uint32
-	pass      uint64 // the last that saw it
-	missed    int    // passes since
-	place     int    // in tracker.order
+	pass      uint32 // the last that saw it; passes are counted round
+	place     int32  // in tracker.order
+	missed    uint8  // passes since
 	demanding bool   // when last seen in a pass
-	lastSeen  fairshare.Instant
-	owner     *owner
-	run       *run // the latest; nil if it never ran
 }
 
 // tailCharge is the charge of a run that ended after the snapshot was read.
@@ -87,6 +88,7 @@ func newTracker(cluster string, o *owners, d *demand) *tracker {
 // begin begins a pass.
 func (t *tracker) begin(now fairshare.Instant, gpus uint64) {
 	t.shift(t.clock.look(now))
+	t.owners.waited(t.previous, t.now) // should the last one have broken off
 	if t.now != 0 {
 		t.previous = t.now
 	}
@@ -113,17 +115,18 @@ func (t *tracker) measure(now fairshare.Instant, gpus fairshare.MilliGPUs) {
 	t.unsaved = append(t.unsaved, step)
 }
 
-// observe is one job's turn in a pass.
-func (t *tracker) observe(j *Job) {
+// observe is one job's turn in a pass; it returns whose job it is.
+func (t *tracker) observe(j *Job) *owner {
 	rec := t.record(j.JobID)
-	if rec.pass != t.pass {
-		rec.pass, rec.missed, rec.place = t.pass, 0, len(t.next)
+	if rec.pass != uint32(t.pass) {
+		rec.pass, rec.missed, rec.place = uint32(t.pass), 0, int32(len(t.next))
 		t.next = append(t.next, rec)
 		t.seen++
 	}
 	known := rec.lastSeen != 0
 	t.sight(rec, j, t.now)
 	t.count(rec, j, known)
+	return rec.owner
 }
 
 // record is the record of a job. Slurm's list hardly changes from pass to pass:
@@ -139,8 +142,8 @@ func (t *tracker) record(id uint32) *job {
 		t.jobs[id] = rec
 		return rec
 	}
-	if rec.place >= 0 && rec.place < len(t.order) && t.order[rec.place] == rec {
-		t.at = rec.place + 1
+	if at := int(rec.place); at >= 0 && at < len(t.order) && t.order[at] == rec {
+		t.at = at + 1
 	}
 	return rec
 }
@@ -149,7 +152,7 @@ func (t *tracker) record(id uint32) *job {
 func (t *tracker) hint(j *Job, now fairshare.Instant) {
 	rec := t.jobs[j.JobID]
 	if rec == nil {
-		rec = &job{id: j.JobID, place: -1, pass: t.pass}
+		rec = &job{id: j.JobID, place: -1, pass: uint32(t.pass)}
 		t.jobs[j.JobID] = rec
 	}
 	t.sight(rec, j, now)
@@ -390,6 +393,7 @@ func (t *tracker) touched(r *run) {
 // end ends a pass.
 func (t *tracker) end() {
 	t.passing = false
+	t.owners.waited(t.previous, t.now)
 	if t.broken {
 		return
 	}
@@ -405,7 +409,7 @@ func (t *tracker) end() {
 func (t *tracker) sweep() {
 	var gone []*job
 	for _, rec := range t.jobs {
-		if rec.pass == t.pass {
+		if rec.pass == uint32(t.pass) {
 			continue
 		}
 		if rec.missed++; rec.missed >= missedPasses || rec.run == nil {
@@ -440,6 +444,10 @@ func (t *tracker) countPending(rec *job, j *Job, known bool) {
 	demands := j.State == Pending && j.Has(Demands)
 	switch {
 	case t.previous == 0 || j.GPUs == 0:
+		return
+	case rec.demanding && demands: // by far the most
+		t.owners.count(rec.owner)
+		rec.owner.waited += j.gpus() * int64(j.DemandTasks)
 		return
 	case rec.demanding:
 		// It waited then: from the last pass on.

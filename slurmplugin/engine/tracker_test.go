@@ -324,7 +324,7 @@ func TestPassesOfTheSameOrderNeedNoLookup(t *testing.T) {
 	require.Len(t, l.order, 8)
 	for i, rec := range l.order {
 		require.Equal(t, l.slurm.jobs[i].id, rec.id)
-		require.Equal(t, i, rec.place)
+		require.EqualValues(t, i, rec.place)
 	}
 }
 

@@ -97,7 +97,7 @@ func gpub_configure(w *C.struct_gpub_weights) C.int {
 			JobSize: uint32(w.job_size), Partition: uint32(w.partition), QOS: uint32(w.qos),
 			TRES: weightsOf(w), MaxAge: uint32(w.max_age),
 			FavorSmall: w.favor_small != 0, Damping: uint32(w.damp_factor), Flags: fairshare.Flags(w.flags),
-		})
+		}, uint64(w.generation))
 		return nil
 	}))
 }
@@ -148,17 +148,6 @@ func gpub_pass_observe(jobs *C.struct_gpub_job, n C.uint32_t) C.int {
 	}))
 }
 
-// gpub_pass_prioritize fills out, and every partition of jobs, with priorities.
-//
-//export gpub_pass_prioritize
-func gpub_pass_prioritize(jobs *C.struct_gpub_job, n C.uint32_t, out *C.struct_gpub_factors) C.int {
-	return C.int(withEngine("gpub_pass_prioritize", func(e *engine.Engine) error {
-		return e.Prioritize(
-			unsafe.Slice((*engine.Job)(unsafe.Pointer(jobs)), int(n)),
-			unsafe.Slice((*engine.Factors)(unsafe.Pointer(out)), int(n)))
-	}))
-}
-
 // gpub_pass_end ends the pass: jobs that it did not show are gone.
 //
 //export gpub_pass_end
@@ -166,15 +155,28 @@ func gpub_pass_end() C.int {
 	return C.int(withEngine("gpub_pass_end", func(e *engine.Engine) error { return e.EndPass() }))
 }
 
-// gpub_set gives one job its priority by the standings of the last pass.
+// gpub_rank ranks everybody as of the pass that has ended and says all of the
+// table but its arrays, for which the caller then makes room.
 //
-//export gpub_set
-func gpub_set(job *C.struct_gpub_job, nowMS C.int64_t, out *C.struct_gpub_factors) C.int {
-	return C.int(withEngine("gpub_set", func(e *engine.Engine) error {
-		if job == nil || out == nil {
-			return errors.New("no job or no place for its factors given")
+//export gpub_rank
+func gpub_rank(x *C.struct_gpub_extremes, table *C.struct_gpub_table) C.int {
+	return C.int(withEngine("gpub_rank", func(e *engine.Engine) error {
+		if x == nil || table == nil {
+			return errors.New("no extremes or no table given")
 		}
-		return e.Set((*engine.Job)(unsafe.Pointer(job)), int64(nowMS), (*engine.Factors)(unsafe.Pointer(out)))
+		return e.Rank((*engine.Extremes)(unsafe.Pointer(x)), (*engine.Table)(unsafe.Pointer(table)))
+	}))
+}
+
+// gpub_fill fills the arrays of the table.
+//
+//export gpub_fill
+func gpub_fill(table *C.struct_gpub_table) C.int {
+	return C.int(withEngine("gpub_fill", func(e *engine.Engine) error {
+		if table == nil {
+			return errors.New("no table given")
+		}
+		return e.FillTable((*engine.Table)(unsafe.Pointer(table)))
 	}))
 }
 
@@ -191,7 +193,8 @@ func gpub_observe(job *C.struct_gpub_job, nowMS C.int64_t) C.int {
 	}))
 }
 
-// gpub_standings fills in what sshare shows of associations.
+// gpub_standings fills in what sshare shows of associations, and where they
+// stand in the table that was made last.
 //
 //export gpub_standings
 func gpub_standings(assocs *C.struct_gpub_assoc, n C.uint32_t) C.int {

@@ -24,16 +24,12 @@ func layouts() []place {
 	var (
 		cj C.struct_gpub_job
 		gj engine.Job
-		cp C.struct_gpub_job_part
-		gp engine.JobPart
-		cf C.struct_gpub_factors
-		gf engine.Factors
 		ca C.struct_gpub_assoc
 		ga engine.Assoc
 		cc C.struct_gpub_cluster
 		gc engine.Cluster
 	)
-	return append(slurmAssocLayout(), []place{
+	return append(append(slurmAssocLayout(), tableLayout()...), []place{
 		{"sizeof gpub_job", unsafe.Sizeof(cj), unsafe.Sizeof(gj)},
 		{"gpub_job.job_id", unsafe.Offsetof(cj.job_id), unsafe.Offsetof(gj.JobID)},
 		{"gpub_job.array_job_id", unsafe.Offsetof(cj.array_job_id), unsafe.Offsetof(gj.ArrayJobID)},
@@ -53,47 +49,20 @@ func layouts() []place {
 		{"gpub_job.gpu_type", unsafe.Offsetof(cj.gpu_type), unsafe.Offsetof(gj.GPUType)},
 		{"gpub_job.submit", unsafe.Offsetof(cj.submit), unsafe.Offsetof(gj.Submit)},
 		{"gpub_job.begin", unsafe.Offsetof(cj.begin), unsafe.Offsetof(gj.Begin)},
-		{"gpub_job.accrue", unsafe.Offsetof(cj.accrue), unsafe.Offsetof(gj.Accrue)},
 		{"gpub_job.start", unsafe.Offsetof(cj.start), unsafe.Offsetof(gj.Start)},
 		{"gpub_job.end", unsafe.Offsetof(cj.end), unsafe.Offsetof(gj.End)},
 		{"gpub_job.resize", unsafe.Offsetof(cj.resize), unsafe.Offsetof(gj.Resize)},
 		{"gpub_job.suspend", unsafe.Offsetof(cj.suspend), unsafe.Offsetof(gj.Suspend)},
 		{"gpub_job.suspended", unsafe.Offsetof(cj.suspended), unsafe.Offsetof(gj.Suspended)},
-		{"gpub_job.time_limit", unsafe.Offsetof(cj.time_limit), unsafe.Offsetof(gj.TimeLimit)},
 		{"gpub_job.demand_tasks", unsafe.Offsetof(cj.demand_tasks), unsafe.Offsetof(gj.DemandTasks)},
 		{"gpub_job.gpus", unsafe.Offsetof(cj.gpus), unsafe.Offsetof(gj.GPUs)},
-		{"gpub_job.cpus", unsafe.Offsetof(cj.cpus), unsafe.Offsetof(gj.CPUs)},
-		{"gpub_job.min_nodes", unsafe.Offsetof(cj.min_nodes), unsafe.Offsetof(gj.MinNodes)},
-		{"gpub_job.current_priority", unsafe.Offsetof(cj.current_priority), unsafe.Offsetof(gj.CurrentPriority)},
 		{"gpub_job.nice", unsafe.Offsetof(cj.nice), unsafe.Offsetof(gj.Nice)},
-		{"gpub_job.site", unsafe.Offsetof(cj.site), unsafe.Offsetof(gj.Site)},
-		{"gpub_job.assoc_factor", unsafe.Offsetof(cj.assoc_factor), unsafe.Offsetof(gj.AssocFactor)},
-		{"gpub_job.part_factor", unsafe.Offsetof(cj.part_factor), unsafe.Offsetof(gj.PartFactor)},
-		{"gpub_job.qos_factor", unsafe.Offsetof(cj.qos_factor), unsafe.Offsetof(gj.QOSFactor)},
 		{"gpub_job.qos_priority", unsafe.Offsetof(cj.qos_priority), unsafe.Offsetof(gj.QOSPriority)},
-		{"gpub_job.tres", unsafe.Offsetof(cj.tres), unsafe.Offsetof(gj.TRES)},
-		{"gpub_job.parts", unsafe.Offsetof(cj.parts), unsafe.Offsetof(gj.Parts)},
-		{"gpub_job.parts_count", unsafe.Offsetof(cj.parts_count), unsafe.Offsetof(gj.PartsCount)},
-
-		{"sizeof gpub_job_part", unsafe.Sizeof(cp), unsafe.Sizeof(gp)},
-		{"gpub_job_part.factor", unsafe.Offsetof(cp.factor), unsafe.Offsetof(gp.Factor)},
-		{"gpub_job_part.tres", unsafe.Offsetof(cp.tres), unsafe.Offsetof(gp.TRES)},
-		{"gpub_job_part.priority", unsafe.Offsetof(cp.priority), unsafe.Offsetof(gp.Priority)},
-
-		{"sizeof gpub_factors", unsafe.Sizeof(cf), unsafe.Sizeof(gf)},
-		{"gpub_factors.age", unsafe.Offsetof(cf.age), unsafe.Offsetof(gf.Age)},
-		{"gpub_factors.assoc", unsafe.Offsetof(cf.assoc), unsafe.Offsetof(gf.Assoc)},
-		{"gpub_factors.fairshare", unsafe.Offsetof(cf.fairshare), unsafe.Offsetof(gf.Fairshare)},
-		{"gpub_factors.job_size", unsafe.Offsetof(cf.job_size), unsafe.Offsetof(gf.JobSize)},
-		{"gpub_factors.partition", unsafe.Offsetof(cf.partition), unsafe.Offsetof(gf.Partition)},
-		{"gpub_factors.qos", unsafe.Offsetof(cf.qos), unsafe.Offsetof(gf.QOS)},
-		{"gpub_factors.site", unsafe.Offsetof(cf.site), unsafe.Offsetof(gf.Site)},
-		{"gpub_factors.nice", unsafe.Offsetof(cf.nice), unsafe.Offsetof(gf.Nice)},
-		{"gpub_factors.tres", unsafe.Offsetof(cf.tres), unsafe.Offsetof(gf.TRES)},
-		{"gpub_factors.priority", unsafe.Offsetof(cf.priority), unsafe.Offsetof(gf.Priority)},
 
 		{"sizeof gpub_assoc", unsafe.Sizeof(ca), unsafe.Sizeof(ga)},
 		{"gpub_assoc.id", unsafe.Offsetof(ca.id), unsafe.Offsetof(ga.ID)},
+		{"gpub_assoc.user_id", unsafe.Offsetof(ca.user_id), unsafe.Offsetof(ga.UserID)},
+		{"gpub_assoc.place", unsafe.Offsetof(ca.place), unsafe.Offsetof(ga.Place)},
 		{"gpub_assoc.account", unsafe.Offsetof(ca.account), unsafe.Offsetof(ga.Account)},
 		{"gpub_assoc.user", unsafe.Offsetof(ca.user), unsafe.Offsetof(ga.User)},
 		{"gpub_assoc.known", unsafe.Offsetof(ca.known), unsafe.Offsetof(ga.Known)},
@@ -141,4 +110,76 @@ func checkLayout() error {
 		}
 	}
 	return nil
+}
+
+// tableLayout is that of the table and what belongs to it.
+func tableLayout() []place {
+	var (
+		cx C.struct_gpub_extremes
+		gx engine.Extremes
+		cr C.struct_gpub_rise
+		gr engine.Rise
+		cs C.struct_gpub_slot
+		gs engine.Slot
+		cp C.struct_gpub_place
+		gp engine.Place
+		cw C.struct_gpub_weights
+		gw engine.Weights
+		ct C.struct_gpub_table
+		gt engine.Table
+	)
+	return []place{
+		{"sizeof gpub_extremes", unsafe.Sizeof(cx), unsafe.Sizeof(gx)},
+		{"gpub_extremes.any", unsafe.Offsetof(cx.any), unsafe.Offsetof(gx.Any)},
+		{"gpub_extremes.tres_count", unsafe.Offsetof(cx.tres_count), unsafe.Offsetof(gx.TRESCount)},
+		{"gpub_extremes.site_low", unsafe.Offsetof(cx.site_low), unsafe.Offsetof(gx.SiteLow)},
+		{"gpub_extremes.site_high", unsafe.Offsetof(cx.site_high), unsafe.Offsetof(gx.SiteHigh)},
+		{"gpub_extremes.assoc", unsafe.Offsetof(cx.assoc), unsafe.Offsetof(gx.Assoc)},
+		{"gpub_extremes.partition", unsafe.Offsetof(cx.partition), unsafe.Offsetof(gx.Partition)},
+		{"gpub_extremes.tres", unsafe.Offsetof(cx.tres), unsafe.Offsetof(gx.TRES)},
+
+		{"sizeof gpub_rise", unsafe.Sizeof(cr), unsafe.Sizeof(gr)},
+		{"gpub_rise.from", unsafe.Offsetof(cr.from), unsafe.Offsetof(gr.From)},
+		{"gpub_rise.amount", unsafe.Offsetof(cr.amount), unsafe.Offsetof(gr.Amount)},
+
+		{"sizeof gpub_slot", unsafe.Sizeof(cs), unsafe.Sizeof(gs)},
+		{"gpub_slot.qos_unit", unsafe.Offsetof(cs.qos_unit), unsafe.Offsetof(gs.QOSUnit)},
+		{"gpub_slot.nice_first", unsafe.Offsetof(cs.nice_first), unsafe.Offsetof(gs.NiceFirst)},
+		{"gpub_slot.nice_count", unsafe.Offsetof(cs.nice_count), unsafe.Offsetof(gs.NiceCount)},
+
+		{"sizeof gpub_place", unsafe.Sizeof(cp), unsafe.Sizeof(gp)},
+		{"gpub_place.fairshare", unsafe.Offsetof(cp.fairshare), unsafe.Offsetof(gp.Fairshare)},
+		{"gpub_place.slot", unsafe.Offsetof(cp.slot), unsafe.Offsetof(gp.Slot)},
+
+		{"sizeof gpub_weights", unsafe.Sizeof(cw), unsafe.Sizeof(gw)},
+		{"gpub_weights.generation", unsafe.Offsetof(cw.generation), unsafe.Offsetof(gw.Generation)},
+		{"gpub_weights.age", unsafe.Offsetof(cw.age), unsafe.Offsetof(gw.Age)},
+		{"gpub_weights.assoc", unsafe.Offsetof(cw.assoc), unsafe.Offsetof(gw.Assoc)},
+		{"gpub_weights.fairshare", unsafe.Offsetof(cw.fairshare), unsafe.Offsetof(gw.Fairshare)},
+		{"gpub_weights.job_size", unsafe.Offsetof(cw.job_size), unsafe.Offsetof(gw.JobSize)},
+		{"gpub_weights.partition", unsafe.Offsetof(cw.partition), unsafe.Offsetof(gw.Partition)},
+		{"gpub_weights.qos", unsafe.Offsetof(cw.qos), unsafe.Offsetof(gw.QOS)},
+		{"gpub_weights.max_age", unsafe.Offsetof(cw.max_age), unsafe.Offsetof(gw.MaxAge)},
+		{"gpub_weights.flags", unsafe.Offsetof(cw.flags), unsafe.Offsetof(gw.Flags)},
+		{"gpub_weights.favor_small", unsafe.Offsetof(cw.favor_small), unsafe.Offsetof(gw.FavorSmall)},
+		{"gpub_weights.damp_factor", unsafe.Offsetof(cw.damp_factor), unsafe.Offsetof(gw.Damping)},
+		{"gpub_weights.tres_count", unsafe.Offsetof(cw.tres_count), unsafe.Offsetof(gw.TRESCount)},
+		{"gpub_weights.tres", unsafe.Offsetof(cw.tres), unsafe.Offsetof(gw.TRES)},
+
+		{"sizeof gpub_table", unsafe.Sizeof(ct), unsafe.Sizeof(gt)},
+		{"gpub_table.weights", unsafe.Offsetof(ct.weights), unsafe.Offsetof(gt.Weights)},
+		{"gpub_table.nodes", unsafe.Offsetof(ct.nodes), unsafe.Offsetof(gt.Nodes)},
+		{"gpub_table.cpus", unsafe.Offsetof(ct.cpus), unsafe.Offsetof(gt.CPUs)},
+		{"gpub_table.packed", unsafe.Offsetof(ct.packed), unsafe.Offsetof(gt.Packed)},
+		{"gpub_table.qos_count", unsafe.Offsetof(ct.qos_count), unsafe.Offsetof(gt.QOSCount)},
+		{"gpub_table.nice_count", unsafe.Offsetof(ct.nice_count), unsafe.Offsetof(gt.NiceCount)},
+		{"gpub_table.slot_count", unsafe.Offsetof(ct.slot_count), unsafe.Offsetof(gt.SlotCount)},
+		{"gpub_table.rest_steps", unsafe.Offsetof(ct.rest_steps), unsafe.Offsetof(gt.RestSteps)},
+		{"gpub_table.rest_scale", unsafe.Offsetof(ct.rest_scale), unsafe.Offsetof(gt.RestScale)},
+		{"gpub_table.site_low", unsafe.Offsetof(ct.site_low), unsafe.Offsetof(gt.SiteLow)},
+		{"gpub_table.unknown", unsafe.Offsetof(ct.unknown), unsafe.Offsetof(gt.Unknown)},
+		{"gpub_table.qos", unsafe.Offsetof(ct.qos), unsafe.Offsetof(gt.QOS)},
+		{"gpub_table.nice", unsafe.Offsetof(ct.nice), unsafe.Offsetof(gt.Nice)},
+		{"gpub_table.slots", unsafe.Offsetof(ct.slots), unsafe.Offsetof(gt.Slots)},
+	}
 }

@@ -34,19 +34,20 @@ func TestTheLibraryInAHost(t *testing.T) {
 
 	pass := `begin 0
 observe 0
-prioritize 0
 end 0
+rank 0
+fill without room -1
+fill 0, generation 3
+standings 0 known 0
 the older job is first: 1
 partitions have priorities: 1
 columns add up: 1
-set 0
 sighting 0
-standings 0 known 0
 shares 0, slurm's 0 0.75 0.25
 wanted 0
 `
 	life := "start 0\nconfigure 0\ninterval 2500\n" + pass + "silent after stop: 1\n"
-	want := "abi 2, job 1\nbefore start: -1 0\nstart with another ABI: -3\n" + life + life +
+	want := "abi 3, job 1\nbefore start: -1 0\nstart with another ABI: -3\n" + life + life +
 		"start 0\nshort-lived threads served: 200\n" +
 		"SIGTERM and SIGCHLD reach the host: 1 1\nSIGPIPE is ignored: 1\n" +
 		"fault near NULL: -2\nfault near NULL: -2\nfault near NULL: -2\nfault elsewhere: -2\nNULL jobs: -2\n" +

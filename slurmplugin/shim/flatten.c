@@ -93,22 +93,19 @@ static uint32_t run_number(const job_record_t *job)
 	return job->restart_cnt && requeue_in_progress(job) ? job->restart_cnt - 1 : job->restart_cnt;
 }
 
-static void flatten_times(const job_record_t *job, time_t now, struct gpub_job *out)
+/* start_time of a job that pends is a guess of the backfill scheduler's. A
+ * requeue stamps time_last_active with the end of the run. */
+static int64_t end_of_last_run(const job_record_t *job)
 {
-	bool pending = IS_JOB_PENDING(job) && !requeue_in_progress(job);
+	return job->restart_cnt ? job->time_last_active : 0;
+}
 
+static void flatten_run(const job_record_t *job, time_t now, struct gpub_job *out)
+{
+	out->array_job_id = job->array_job_id;
+	out->array_task_id = job->array_task_id == NO_VAL ? UINT32_MAX : job->array_task_id;
+	out->het_job_id = job->het_job_id;
 	out->resize = job->resize_time;
-	if (job->details) {
-		out->submit = job->details->submit_time;
-		out->begin = job->details->begin_time;
-		out->accrue = job->details->accrue_time;
-	}
-	if (pending) {
-		/* start_time is then a guess of the backfill scheduler's. A
-		 * requeue stamps time_last_active with the end of the run. */
-		out->end = job->restart_cnt ? job->time_last_active : 0;
-		return;
-	}
 	if (IS_JOB_FINISHED(job) && !ran(job))
 		return;
 	out->start = job->start_time;
@@ -117,12 +114,10 @@ static void flatten_times(const job_record_t *job, time_t now, struct gpub_job *
 	out->suspended = suspended(job, now);
 }
 
-static void flatten_array(const job_record_t *job, struct gpub_job *out)
+static void flatten_tasks(const job_record_t *job, struct gpub_job *out)
 {
 	const job_array_struct_t *array = job->array_recs;
 
-	out->array_job_id = job->array_job_id;
-	out->array_task_id = job->array_task_id == NO_VAL ? UINT32_MAX : job->array_task_id;
 	out->array_tasks = array && array->task_cnt ? array->task_cnt : 1;
 	out->demand_tasks = out->array_tasks;
 	if (array && array->max_run_tasks) {
@@ -132,22 +127,6 @@ static void flatten_array(const job_record_t *job, struct gpub_job *out)
 		if (out->demand_tasks > more)
 			out->demand_tasks = more;
 	}
-}
-
-static void flatten_size(const struct flattening *how, const job_record_t *job, struct gpub_job *out)
-{
-	const struct job_details *details = job->details;
-	bool pending = IS_JOB_PENDING(job) && !requeue_in_progress(job);
-
-	out->gpus = pending ? gpus_requested(job, how->settings->gpu_tres) : gpus_allocated(job, &out->gpu_type);
-	out->cpus = job->total_cpus;
-	out->min_nodes = details ? details->min_nodes : 1;
-	if (!out->cpus && details)
-		out->cpus = details->max_cpus != NO_VAL ? details->max_cpus : details->min_cpus;
-
-	out->time_limit = job->time_limit;
-	if (out->time_limit == NO_VAL)
-		out->time_limit = job->part_ptr ? job->part_ptr->max_time : UINT32_MAX;
 }
 
 static const char *partition_name(const job_record_t *job)
@@ -168,124 +147,76 @@ static const char *user_name(const job_record_t *job)
 	return job->user_name ? job->user_name : username(job->user_id);
 }
 
-void flatten_sighting(const struct flattening *how, const job_record_t *job, struct gpub_job *out)
+static void flatten_owner(const job_record_t *job, struct gpub_job *out)
 {
+	const slurmdb_assoc_rec_t *assoc = job->assoc_ptr;
+
+	out->account = job->account;
+	out->assoc_id = assoc ? assoc->id : 0;
+	out->user = user_name(job);
+	/* The same; slurmctld doesn't know that of all associations. */
+	out->user_id = assoc && assoc->user && assoc->uid != NO_VAL ? assoc->uid : job->user_id;
+}
+
+/* Most jobs pend, and a pass is as long as the memory it has to look at: of
+ * these only what counts is read. */
+void flatten_sighting(const struct settings *settings, const job_record_t *job, time_t now, struct gpub_job *out)
+{
+	bool pending = IS_JOB_PENDING(job) && !requeue_in_progress(job);
+
 	*out = (struct gpub_job){
 		.job_id = job->job_id,
-		.het_job_id = job->het_job_id,
+		.array_task_id = UINT32_MAX,
 		.restart = run_number(job),
-		.user_id = job->user_id,
-		.assoc_id = job->assoc_ptr ? job->assoc_ptr->id : 0,
 		.state = base_state(job),
-		.flags = job_flags(job, how->now),
-		.user = user_name(job),
-		.account = job->account,
-		.partition = partition_name(job),
-		.qos = job->qos_ptr ? job->qos_ptr->name : NULL,
-		.nodes = IS_JOB_PENDING(job) && !requeue_in_progress(job) ? NULL : job->nodes,
-		.current_priority = job->priority,
+		.flags = job_flags(job, now),
+		.gpus = pending ? gpus_requested(job, settings->gpu_tres) : 0,
+		.end = pending ? end_of_last_run(job) : 0,
+		.nice = (int64_t)(job->details ? job->details->nice : NICE_OFFSET) - NICE_OFFSET,
+		.qos_priority = job->qos_ptr ? job->qos_ptr->priority : 0,
 	};
-	flatten_times(job, how->now, out);
-	flatten_array(job, out);
-	flatten_size(how, job, out);
-}
-
-/* With CALCULATE_RUNNING sprio lists jobs that have ended as well; like
- * priority/multifactor, keep what it shows of them up to date by Fair Tree only. */
-bool job_wants_priority(const job_record_t *job, uint32_t flags)
-{
-	if (!job->priority || job->direct_set_prio || !job->details || IS_JOB_POWER_UP_NODE(job))
-		return false;
-	if (IS_JOB_PENDING(job))
-		return true;
-	if (!(flags & GPUB_FLAG_CALCULATE_RUNNING))
-		return false;
-	return flags & GPUB_FLAG_FAIR_TREE || !(IS_JOB_FINISHED(job) || IS_JOB_COMPLETING(job));
-}
-
-double part_factor(const part_record_t *part, uint32_t flags)
-{
-	if (!part)
-		return 0;
-	return flags & GPUB_FLAG_NO_NORMAL_PART ? part->priority_job_factor : part->norm_priority;
-}
-
-void tres_factors(const job_record_t *job, const part_record_t *part, const struct settings *settings,
-		  double *factors)
-{
-	bool whole = settings->weights.flags & GPUB_FLAG_NO_NORMAL_TRES;
-
-	for (uint32_t i = 0; i < settings->weights.tres_count; i++) {
-		uint64_t count = 0, all = part && part->tres_cnt ? part->tres_cnt[i] : 0;
-
-		if (job->tres_alloc_cnt && job->tres_alloc_cnt[i] != NO_CONSUME_VAL64)
-			count = job->tres_alloc_cnt[i];
-		else if (job->tres_req_cnt)
-			count = job->tres_req_cnt[i];
-		if (whole)
-			factors[i] = count;
-		else
-			factors[i] = all ? count / (double)all : 0;
+	flatten_owner(job, out);
+	flatten_tasks(job, out);
+	if (job->details) {
+		out->submit = job->details->submit_time;
+		out->begin = job->details->begin_time;
 	}
+	if (pending)
+		return;
+	out->gpus = gpus_allocated(job, &out->gpu_type);
+	out->partition = partition_name(job);
+	out->qos = job->qos_ptr ? job->qos_ptr->name : NULL;
+	out->nodes = job->nodes;
+	flatten_run(job, now, out);
 }
 
-static double *new_tres_factors(const struct flattening *how, const job_record_t *job, const part_record_t *part)
+void fetch_sighting(const job_record_t *job)
 {
-	double *factors = arena_alloc(how->arena, how->settings->weights.tres_count * sizeof(double));
-
-	if (factors)
-		tres_factors(job, part, how->settings, factors);
-	return factors;
+	__builtin_prefetch(&job->account);
+	__builtin_prefetch(&job->array_recs);
+	__builtin_prefetch(&job->bit_flags);
+	__builtin_prefetch(&job->details);
+	__builtin_prefetch(&job->job_id);
+	__builtin_prefetch(&job->job_state);
+	__builtin_prefetch(&job->priority);
+	__builtin_prefetch(&job->restart_cnt);
+	__builtin_prefetch(&job->tres_req_cnt);
 }
 
-static bool flatten_parts(const struct flattening *how, const job_record_t *job, struct gpub_job *out)
+void fetch_sighting_more(const job_record_t *job)
 {
-	const part_record_t *part;
-	ListIterator parts;
-	uint32_t i = 0;
-	bool ok = true;
-
-	out->parts_count = list_count(job->part_ptr_list);
-	if (!(out->parts = arena_alloc(how->arena, out->parts_count * sizeof(*out->parts))))
-		return false;
-	parts = list_iterator_create(job->part_ptr_list);
-	while (ok && (part = list_next(parts)) && i < out->parts_count) {
-		struct gpub_job_part *to = &out->parts[i++];
-
-		to->factor = part_factor(part, how->settings->weights.flags);
-		if (how->settings->tres)
-			ok = (to->tres = new_tres_factors(how, job, part)) != NULL;
-	}
-	list_iterator_destroy(parts);
-	return ok;
-}
-
-bool flatten_inputs(const struct flattening *how, const job_record_t *job, struct gpub_job *out)
-{
-	uint32_t flags = how->settings->weights.flags;
+	const struct job_details *details = job->details;
 	const slurmdb_assoc_rec_t *assoc = job->assoc_ptr;
-	const slurmdb_qos_rec_t *qos = job->qos_ptr;
 
-	flatten_sighting(how, job, out);
-	out->nice = (int64_t)(job->details ? job->details->nice : NICE_OFFSET) - NICE_OFFSET;
-	out->site = (int64_t)job->site_factor - NICE_OFFSET;
-	if (assoc)
-		out->assoc_factor = flags & GPUB_FLAG_NO_NORMAL_ASSOC ? assoc->priority : assoc->usage->priority_norm;
-	if (qos) {
-		out->qos_priority = qos->priority;
-		out->qos_factor = flags & GPUB_FLAG_NO_NORMAL_QOS ? qos->priority : qos->usage->norm_priority;
+	if (details) {
+		__builtin_prefetch(&details->begin_time);
+		__builtin_prefetch(&details->nice);
+		__builtin_prefetch(&details->submit_time);
 	}
-	out->part_factor = part_factor(job->part_ptr, flags);
-	if (how->settings->tres && !(out->tres = new_tres_factors(how, job, job->part_ptr)))
-		return false;
-	return job->part_ptr_list ? flatten_parts(how, job, out) : true;
-}
-
-bool prepare_factors(const struct flattening *how, struct gpub_factors *out)
-{
-	*out = (struct gpub_factors){ 0 };
-	if (!how->settings->tres)
-		return true;
-	out->tres = arena_alloc(how->arena, how->settings->weights.tres_count * sizeof(double));
-	return out->tres != NULL;
+	if (assoc) {
+		__builtin_prefetch(&assoc->id);
+		__builtin_prefetch(&assoc->user);
+	}
+	if (job->tres_req_cnt)
+		__builtin_prefetch(job->tres_req_cnt + TRES_ARRAY_TOTAL_CNT); /* gres/gpu comes soon after these */
 }

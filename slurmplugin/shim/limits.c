@@ -199,13 +199,18 @@ static int add_run_secs(void *x, void *arg)
 /* Counted anew from all running jobs and not carried forward: slurmctld adds a
  * whole time limit again after a restart, a reconfigure and a change of size,
  * and nothing can drift. */
-static void recount_run_secs(time_t now)
+static void clear_run_secs(void)
 {
 	if (!limits_enforced())
 		return;
 	list_for_each_ro(assoc_mgr_assoc_list, clear_assoc_run_secs, NULL);
 	list_for_each_ro(assoc_mgr_qos_list, clear_qos_run_secs, NULL);
-	list_for_each_ro(job_list, add_run_secs, &now);
+}
+
+/* Most jobs pend: of these the state is all that is looked at. */
+static void fetch_state(const job_record_t *job)
+{
+	__builtin_prefetch(&job->job_state);
 }
 
 /* ---- decay and reset ---- */
@@ -411,13 +416,16 @@ static void save_times(void)
 
 /* ---- what the plugin calls ---- */
 
-static int add_job(void *x, void *arg)
+static int count_job(void *x, void *arg)
 {
 	const job_record_t *job = x;
+	time_t now = *(time_t *)arg;
 
-	if (counted(job) && !IS_JOB_POWER_UP_NODE(job))
-		add_time(job, *(time_t *)arg);
-	return SLURM_SUCCESS;
+	if (!counted(job))
+		return SLURM_SUCCESS;
+	if (!IS_JOB_POWER_UP_NODE(job))
+		add_time(job, now);
+	return limits_enforced() ? add_run_secs(x, arg) : SLURM_SUCCESS;
 }
 
 /* Job read lock and the association manager's locks. */
@@ -454,8 +462,8 @@ void limits_period(void)
 		reset_if_due(now);
 		if (last_period)
 			decay(difftime(now, last_period));
-		list_for_each_ro(job_list, add_job, &now);
-		recount_run_secs(now);
+		clear_run_secs();
+		jobs_for_each(&(struct jobs_walk){ .see = count_job, .fetch = fetch_state }, &now);
 		last_period = now;
 	}
 	unlock_lists(&locks, &assoc_locks);
@@ -472,8 +480,10 @@ void limits_reconfigure(bool cleared)
 		return;
 	reset_done = false;
 	/* As of the last period, which is what held_run_secs expects. */
-	if (lock_lists(&locks, &assoc_locks))
-		recount_run_secs(last_period);
+	if (lock_lists(&locks, &assoc_locks) && limits_enforced()) {
+		clear_run_secs();
+		jobs_for_each(&(struct jobs_walk){ .see = add_run_secs, .fetch = fetch_state }, &last_period);
+	}
 	unlock_lists(&locks, &assoc_locks);
 }
 

@@ -2,9 +2,11 @@
 /*
  * pass.c: the thread that recalculates priorities.
  *
- * A pass reads every job under the job read lock, lets the Go library rank
- * them, and only then takes the job write lock to write what has changed. A
- * job that was altered or purged in between is left for the next pass.
+ * A pass looks at every job under the job read lock and keeps what priorities
+ * depend on. With no lock held the Go library ranks everybody, and the shim
+ * works the priorities out. Only for those that have changed it takes the job
+ * write lock. A job that was altered or purged in between is left for the next
+ * pass.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -14,7 +16,9 @@
 
 #include "shim.h"
 
-#define BATCH 512
+#define BATCH 128 /* sightings, which stay in the cache */
+#define CHUNK 4096
+#define AHEAD 8 /* changes that the processor is told of before their turn */
 #define SIGHTING_MS 5000 /* the longest that a job can start and end unseen */
 #define LEAST_MS 100
 #define WANTED_MS 1000
@@ -24,27 +28,39 @@ static pthread_t thread;
 static bool running;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t cond;
-static bool stopping, woken;
+static bool stopping, woken, news;
 
-/* The jobs of a pass whose priority is ours, side by side. Only the pass
- * thread uses them; they keep their size from one pass to the next. */
+/* A job whose priority is ours, as the pass has seen it. */
+struct candidate {
+	job_record_t *record;
+	const void *factors; /* prio_factors; neither is followed once the lock is given back */
+	uint64_t stored; /* stored_print of it */
+	uint32_t job_id, priority;
+	uint32_t owner;
+	bool changes;
+	struct score_job in;
+};
+
+/* The candidates of a pass. Only the pass thread uses them; the memory stays
+ * from one pass to the next. */
 static struct {
-	job_record_t **records;
-	struct gpub_job *jobs;
-	struct gpub_factors *out;
+	struct candidate **chunks;
 	uint32_t count, room;
 } queue;
 static struct arena arena;
 
 struct pass {
 	const struct gpub_engine *engine;
-	struct flattening how;
+	const struct settings *settings;
+	time_t now;
 	int64_t now_ms;
 	bool prioritize;
 	bool failed;
 	struct gpub_job *batch; /* sightings on their way to the library */
 	uint32_t batched;
-	uint32_t observed; /* of the queue */
+	struct owners owners; /* of the candidates; then the table's */
+	struct gpub_extremes extremes;
+	double *most_tres; /* what extremes.tres points to */
 	uint32_t seen, changed, skipped;
 	int64_t read_ns, write_ns;
 };
@@ -57,51 +73,37 @@ static int64_t monotonic_ns(void)
 	return now.tv_sec * (int64_t)1000 * NS_PER_MS + now.tv_nsec;
 }
 
-static bool make_room(uint32_t room)
+static struct candidate *candidate(uint32_t i)
 {
-	job_record_t **records = realloc(queue.records, room * sizeof(*records));
-	struct gpub_job *jobs;
-	struct gpub_factors *out;
+	return &queue.chunks[i / CHUNK][i % CHUNK];
+}
 
-	if (records)
-		queue.records = records;
-	if ((jobs = realloc(queue.jobs, room * sizeof(*jobs))))
-		queue.jobs = jobs;
-	if ((out = realloc(queue.out, room * sizeof(*out))))
-		queue.out = out;
-	if (!records || !jobs || !out)
+static bool make_room(void)
+{
+	uint32_t count = queue.room / CHUNK;
+	struct candidate **chunks = realloc(queue.chunks, (count + 1) * sizeof(*chunks));
+
+	if (!chunks)
 		return false;
-	queue.room = room;
+	queue.chunks = chunks;
+	if (!(chunks[count] = malloc(CHUNK * sizeof(**chunks))))
+		return false;
+	queue.room += CHUNK;
 	return true;
+}
+
+static void free_queue(void)
+{
+	for (uint32_t i = 0; i < queue.room / CHUNK; i++)
+		free(queue.chunks[i]);
+	free(queue.chunks);
+	memset(&queue, 0, sizeof(queue));
 }
 
 static void check(struct pass *pass, int rc)
 {
 	if (rc != GPUB_OK)
 		pass->failed = true;
-}
-
-/* The jobs that have come into the queue since, as long as they are in the
- * processor's cache. */
-static void observe_queue(struct pass *pass)
-{
-	if (queue.count > pass->observed && !pass->failed)
-		check(pass, pass->engine->pass_observe(&queue.jobs[pass->observed], queue.count - pass->observed));
-	pass->observed = queue.count;
-}
-
-static bool enqueue(struct pass *pass, job_record_t *job)
-{
-	uint32_t i = queue.count;
-
-	if (i == queue.room && !make_room(queue.room ? queue.room + queue.room / 2 : 4 * BATCH))
-		return false;
-	if (!flatten_inputs(&pass->how, job, &queue.jobs[i]) || !prepare_factors(&pass->how, &queue.out[i]))
-		return false;
-	queue.records[i] = job;
-	if (++queue.count % BATCH == 0)
-		observe_queue(pass);
-	return true;
 }
 
 static void send_batch(struct pass *pass)
@@ -111,10 +113,70 @@ static void send_batch(struct pass *pass)
 	pass->batched = 0;
 }
 
+/* ---- the look at all jobs ---- */
+
+static double higher(double a, double b)
+{
+	return b > a ? b : a;
+}
+
+static void widen_part(struct pass *pass, double factor, const double *tres)
+{
+	pass->extremes.partition = higher(pass->extremes.partition, factor);
+	for (uint32_t i = 0; tres && i < pass->extremes.tres_count; i++)
+		pass->most_tres[i] = higher(pass->most_tres[i], tres[i]);
+}
+
+/* Of jobs that pend, as the scale of the rest is made for these. */
+static void widen_extremes(struct pass *pass, const struct score_job *in)
+{
+	struct gpub_extremes *x = &pass->extremes;
+
+	if (!x->any || in->site < x->site_low)
+		x->site_low = in->site;
+	if (!x->any || in->site > x->site_high)
+		x->site_high = in->site;
+	x->any = 1;
+	x->assoc = higher(x->assoc, in->assoc);
+	widen_part(pass, in->partition, in->tres);
+	for (uint32_t i = 0; i < in->parts_count; i++)
+		widen_part(pass, in->parts[i].factor, in->parts[i].tres);
+}
+
+static uint32_t owner_of(struct pass *pass, const job_record_t *job, const struct gpub_job *sighting)
+{
+	if (sighting->assoc_id)
+		return owners_add_assoc(&pass->owners, sighting->assoc_id);
+	return owners_add_name(&pass->owners, job->user_id, job->account, sighting->user);
+}
+
+static bool enqueue(struct pass *pass, job_record_t *job, const struct gpub_job *sighting)
+{
+	struct candidate *c;
+
+	if (queue.count == queue.room && !make_room())
+		return false;
+	c = candidate(queue.count);
+	c->record = job;
+	c->factors = job->prio_factors;
+	c->job_id = job->job_id;
+	c->priority = job->priority;
+	c->changes = false;
+	c->stored = stored_print(job, pass->settings);
+	if (!read_inputs(pass->settings, &arena, job, pass->now, &c->in) ||
+	    (c->owner = owner_of(pass, job, sighting)) == OWNERS_NONE)
+		return false;
+	if (sighting->state == GPUB_PENDING)
+		widen_extremes(pass, &c->in);
+	queue.count++;
+	return true;
+}
+
 static int see_job(void *x, void *arg)
 {
 	struct pass *pass = arg;
 	job_record_t *job = x;
+	struct gpub_job *sighting = &pass->batch[pass->batched];
 
 	if (!layout_job_ok(job)) {
 		pass->failed = true;
@@ -123,36 +185,34 @@ static int see_job(void *x, void *arg)
 	if (IS_JOB_REVOKED(job)) /* it is another cluster's */
 		return 0;
 	pass->seen++;
-	if (pass->prioritize && job_wants_priority(job, pass->how.settings->weights.flags)) {
-		if (enqueue(pass, job))
-			return pass->failed ? -1 : 0;
+	flatten_sighting(pass->settings, job, pass->now, sighting);
+	if (pass->prioritize && job_wants_priority(job, pass->settings->weights.flags) &&
+	    !enqueue(pass, job, sighting)) {
 		error("gpubudget: out of memory after %u jobs, the priorities stay as they were", pass->seen);
 		pass->failed = true;
 		return -1;
 	}
-	flatten_sighting(&pass->how, job, &pass->batch[pass->batched++]);
-	if (pass->batched == BATCH)
+	if (++pass->batched == BATCH)
 		send_batch(pass);
 	return pass->failed ? -1 : 0;
 }
 
-/* A batch that fails leaves its priorities 0, which are then not written.
- * What a record has already needn't be written: it leaves the queue here, so
- * that the write lock is held for the others only. */
-static void prioritize_queue(struct pass *pass)
+static void fetch_job(const job_record_t *job)
 {
-	for (uint32_t i = 0; i < queue.count; i += BATCH) {
-		uint32_t end = queue.count - i < BATCH ? queue.count : i + BATCH;
+	fetch_sighting(job);
+	fetch_inputs(job);
+}
 
-		pass->engine->pass_prioritize(&queue.jobs[i], end - i, &queue.out[i]);
-		for (uint32_t k = i; k < end; k++)
-			if (has_factors(queue.records[k], &queue.jobs[k], &queue.out[k], pass->how.settings))
-				queue.records[k] = NULL;
-	}
+static void fetch_job_more(const job_record_t *job)
+{
+	fetch_sighting_more(job);
+	fetch_inputs_more(job);
 }
 
 static void look(struct pass *pass)
 {
+	static const struct jobs_walk prioritizing = { see_job, fetch_job, fetch_job_more };
+	static const struct jobs_walk looking = { see_job, fetch_sighting, fetch_sighting_more };
 	struct gpub_cluster cluster = {
 		.nodes = node_record_count,
 		.cpus = cluster_cpus,
@@ -163,14 +223,11 @@ static void look(struct pass *pass)
 	check(pass, pass->engine->pass_begin(pass->now_ms, &cluster));
 	if (pass->failed)
 		return;
-	list_for_each_ro(job_list, see_job, pass);
+	jobs_for_each(pass->prioritize ? &prioritizing : &looking, pass);
 	send_batch(pass);
-	observe_queue(pass);
 	/* A pass that ends says that it has shown every job. */
-	if (pass->failed)
-		return;
-	prioritize_queue(pass);
-	check(pass, pass->engine->pass_end());
+	if (!pass->failed)
+		check(pass, pass->engine->pass_end());
 }
 
 static void look_locked(struct pass *pass)
@@ -188,7 +245,53 @@ static void look_locked(struct pass *pass)
 	unlock_slurmctld(locks);
 }
 
-static void log_factors(const job_record_t *job, const struct gpub_factors *out)
+/* ---- between the locks ---- */
+
+/* The new table, in force: jobs that are submitted from now on go by it too. */
+static const struct table *rank(struct pass *pass)
+{
+	struct table *table = table_make(pass->engine, pass->settings, &pass->extremes);
+
+	if (!table)
+		return NULL;
+	table->owners = pass->owners;
+	pass->owners = (struct owners){ 0 };
+	if (!standings_update(pass->engine, table)) {
+		table_free(table);
+		return NULL;
+	}
+	table_replace(table);
+	return table;
+}
+
+/* A print that is 0 tells nothing; where only higher priorities are written a
+ * lower one changes nothing. */
+static bool changes(const struct candidate *c, const struct score *out, const struct settings *settings)
+{
+	bool lower = settings->weights.flags & GPUB_FLAG_INCR_ONLY && out->priority < c->priority;
+
+	return !c->stored || (out->priority != c->priority && !lower) ||
+	       c->stored != score_print(&c->in, out, settings);
+}
+
+static bool work_out(struct pass *pass, const struct table *table)
+{
+	struct score out;
+
+	if (!prepare_score(pass->settings, &arena, &out))
+		return false;
+	for (uint32_t i = 0; i < queue.count; i++) {
+		struct candidate *c = candidate(i);
+
+		score_job(&table->numbers, table_place(table, c->owner), &c->in, &out);
+		c->changes = changes(c, &out, pass->settings);
+	}
+	return true;
+}
+
+/* ---- what has changed ---- */
+
+static void log_score(const job_record_t *job, const struct score *out)
 {
 	double tres = 0;
 
@@ -201,43 +304,90 @@ static void log_factors(const job_record_t *job, const struct gpub_factors *out)
 	     tres, out->nice, out->priority);
 }
 
-static void write_job(struct pass *pass, uint32_t i)
+static void write_job(struct pass *pass, const struct table *table, struct candidate *c, struct score *out)
 {
-	const struct gpub_factors *out = &queue.out[i];
-	const struct gpub_job *in = &queue.jobs[i];
-	uint32_t flags = pass->how.settings->weights.flags, priority = out->priority;
-	job_record_t *job = find_job_record(in->job_id);
+	uint32_t flags = pass->settings->weights.flags, priority;
+	job_record_t *job = find_job_record(c->job_id);
 
-	if (!priority || job != queue.records[i] || job->priority != in->current_priority ||
-	    !job_wants_priority(job, flags)) {
+	if (job != c->record || job->priority != c->priority || !job_wants_priority(job, flags)) {
 		pass->skipped++;
 		return;
 	}
+	score_job(&table->numbers, table_place(table, c->owner), &c->in, out);
+	priority = out->priority;
 	if (!parts_sorted(job))
 		priority = set_priority(job);
 	else
-		store_factors(job, in, out, pass->how.settings);
-	log_factors(job, out);
+		store_score(job, &c->in, out, pass->settings);
+	log_score(job, out);
 	if (job->priority == priority || (flags & GPUB_FLAG_INCR_ONLY && job->priority > priority))
 		return;
 	job->priority = priority;
 	pass->changed++;
 }
 
-static void write_locked(struct pass *pass)
+static uint32_t next_change(uint32_t i)
+{
+	while (i < queue.count && !candidate(i)->changes)
+		i++;
+	return i;
+}
+
+static void fetch_change(const struct candidate *c)
+{
+	const gpub_slurm_factors *factors = c->factors;
+
+	__builtin_prefetch(&c->record->details);
+	__builtin_prefetch(&c->record->job_id);
+	__builtin_prefetch(&c->record->job_state);
+	__builtin_prefetch(&c->record->part_ptr_list);
+	__builtin_prefetch(&c->record->priority, 1);
+	if (!factors)
+		return;
+	__builtin_prefetch(&factors->priority_age, 1);
+	__builtin_prefetch(&factors->priority_site, 1);
+	__builtin_prefetch(&factors->nice, 1);
+}
+
+static void write_changes(struct pass *pass, const struct table *table, struct score *out)
+{
+	uint32_t ahead = next_change(0);
+
+	for (uint32_t i = ahead, k = 0; i < queue.count; i = next_change(i + 1), k++) {
+		for (; ahead < queue.count && k < AHEAD; k++, ahead = next_change(ahead + 1))
+			fetch_change(candidate(ahead));
+		if (ahead < queue.count) {
+			fetch_change(candidate(ahead));
+			ahead = next_change(ahead + 1);
+		}
+		write_job(pass, table, candidate(i), out);
+	}
+}
+
+static void write_locked(struct pass *pass, const struct table *table)
 {
 	slurmctld_lock_t locks = { .job = WRITE_LOCK, .node = READ_LOCK, .part = READ_LOCK };
+	struct score out;
 	int64_t begin;
 
+	if (!prepare_score(pass->settings, &arena, &out))
+		return;
 	lock_slurmctld(locks);
 	begin = monotonic_ns();
-	for (uint32_t i = 0; i < queue.count; i++)
-		if (queue.records[i])
-			write_job(pass, i);
+	write_changes(pass, table, &out);
 	if (pass->changed)
 		last_job_update = time(NULL);
 	pass->write_ns = monotonic_ns() - begin;
 	unlock_slurmctld(locks);
+}
+
+/* Nobody but this thread replaces the table, so it stays. */
+static void give_priorities(struct pass *pass)
+{
+	const struct table *table = rank(pass);
+
+	if (table && work_out(pass, table) && next_change(0) < queue.count)
+		write_locked(pass, table);
 }
 
 static void update_site_factors(void)
@@ -251,30 +401,39 @@ static void update_site_factors(void)
 	unlock_slurmctld(locks);
 }
 
+static bool prepare(struct pass *pass)
+{
+	const struct settings *settings = pass->settings;
+
+	queue.count = 0;
+	if (!pass->prioritize || !settings->tres)
+		return true;
+	pass->extremes.tres_count = settings->weights.tres_count;
+	pass->extremes.tres = pass->most_tres = arena_alloc(&arena, settings->weights.tres_count * sizeof(double));
+	return pass->most_tres != NULL;
+}
+
 static void run_pass(bool prioritize, struct gpub_job *batch)
 {
 	struct timespec now;
 	struct pass pass = {
 		.engine = engine,
-		.how = { .settings = settings_now(), .arena = &arena },
+		.settings = settings_now(),
 		.prioritize = prioritize,
 		.batch = batch,
 	};
-	bool by_slurm;
 
-	if (!job_list)
+	if (!job_list || !prepare(&pass))
 		return;
 	clock_gettime(CLOCK_REALTIME, &now);
-	pass.how.now = now.tv_sec;
+	pass.now = now.tv_sec;
 	pass.now_ms = now.tv_sec * (int64_t)1000 + now.tv_nsec / NS_PER_MS;
-	queue.count = 0;
-	by_slurm = prioritize && slurm_shares_update();
+	if (prioritize)
+		slurm_shares_update();
 	look_locked(&pass);
-	if (prioritize && !pass.failed) {
-		write_locked(&pass);
-		if (!by_slurm)
-			standings_update();
-	}
+	if (prioritize && !pass.failed)
+		give_priorities(&pass);
+	owners_free(&pass.owners);
 	arena_reset(&arena);
 	debug("gpubudget: %s of %u jobs: %u prioritized, %u changed, %u left for the next; %.3f ms under the read lock, %.3f ms under the write lock",
 	      prioritize ? "pass" : "sighting", pass.seen, queue.count, pass.changed, pass.skipped,
@@ -314,8 +473,8 @@ static bool wanted(void)
 	bool was;
 
 	pthread_mutex_lock(&lock);
-	was = woken;
-	woken = false;
+	was = woken || news;
+	woken = news = false;
 	pthread_mutex_unlock(&lock);
 	if (usernames_news())
 		was = true;
@@ -372,7 +531,7 @@ int pass_start(void)
 	int rc;
 
 	init_cond();
-	stopping = woken = false;
+	stopping = woken = news = false;
 	rc = batch ? pthread_create(&thread, NULL, pass_thread, batch) : ENOMEM;
 	if (rc) {
 		error("gpubudget: cannot start the thread that recalculates priorities: %s", strerror(rc));
@@ -394,6 +553,14 @@ void pass_wake(void)
 	pthread_mutex_unlock(&lock);
 }
 
+/* Not at once: of what is new there may be more. */
+void pass_want(void)
+{
+	pthread_mutex_lock(&lock);
+	news = true;
+	pthread_mutex_unlock(&lock);
+}
+
 void pass_stop(void)
 {
 	if (!running)
@@ -406,8 +573,5 @@ void pass_stop(void)
 	running = false;
 	pthread_cond_destroy(&cond);
 	arena_free(&arena);
-	free(queue.records);
-	free(queue.jobs);
-	free(queue.out);
-	memset(&queue, 0, sizeof(queue));
+	free_queue();
 }

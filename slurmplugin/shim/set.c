@@ -5,40 +5,50 @@
 /* Every caller holds the job write lock, so one is enough. */
 static struct arena arena;
 
-/* What a job gets when the library has no answer: what it has, or the least
- * that isn't held. */
+/* What a job gets before the first pass: what it has, or the least that isn't
+ * held. */
 static uint32_t fallback(const job_record_t *job)
 {
 	return job->priority ? job->priority : 1;
 }
 
-static uint32_t ask(job_record_t *job, const struct gpub_engine *e)
+/* The settings that the table was made by, though there may be others by now. */
+static uint32_t work_out(job_record_t *job, const struct table *table)
 {
 	assoc_mgr_lock_t locks = { .assoc = READ_LOCK, .qos = READ_LOCK };
-	struct timespec now;
-	struct flattening how = { .settings = settings_now(), .arena = &arena };
-	struct gpub_factors out;
-	struct gpub_job in;
-	int rc = GPUB_ERROR;
+	struct gpub_place place;
+	struct score_job in;
+	struct score out;
+	bool ok;
 
-	clock_gettime(CLOCK_REALTIME, &now);
-	how.now = now.tv_sec;
 	assoc_mgr_lock(&locks);
-	if (flatten_inputs(&how, job, &in) && prepare_factors(&how, &out))
-		rc = e->set(&in, now.tv_sec * 1000 + now.tv_nsec / 1000000, &out);
+	ok = read_inputs(table->settings, &arena, job, time(NULL), &in);
+	place = *table_place_of(table, job);
 	assoc_mgr_unlock(&locks);
-	if (rc != GPUB_OK || !out.priority)
+	if (!ok || !prepare_score(table->settings, &arena, &out))
 		return fallback(job);
-	store_factors(job, &in, &out, how.settings);
+	score_job(&table->numbers, &place, &in, &out);
+	store_score(job, &in, &out, table->settings);
 	return out.priority;
+}
+
+static uint32_t ask(job_record_t *job)
+{
+	const struct table *table = table_read();
+	uint32_t priority;
+
+	if (!table)
+		return fallback(job);
+	priority = work_out(job, table);
+	table_done();
+	return priority;
 }
 
 uint32_t set_priority(job_record_t *job)
 {
-	const struct gpub_engine *e = __atomic_load_n(&engine, __ATOMIC_ACQUIRE);
 	uint32_t priority;
 
-	if (!e || !layout_job_ok(job))
+	if (!layout_job_ok(job))
 		return fallback(job);
 	if (job->direct_set_prio && job->priority) {
 		clear_factors(job);
@@ -51,7 +61,7 @@ uint32_t set_priority(job_record_t *job)
 	}
 	if (!parts_sorted(job))
 		list_sort(job->part_ptr_list, priority_sort_part_tier);
-	priority = ask(job, e);
+	priority = ask(job);
 	arena_reset(&arena);
 	return priority;
 }

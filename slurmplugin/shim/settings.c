@@ -50,6 +50,7 @@ static int find_gpu_tres(void)
 
 const struct settings *settings_load(void)
 {
+	static uint64_t generation;
 	struct settings *s = calloc(1, sizeof(*s));
 
 	if (!s) {
@@ -57,6 +58,7 @@ const struct settings *settings_load(void)
 		return now;
 	}
 	s->weights = (struct gpub_weights){
+		.generation = ++generation,
 		.age = slurm_conf.priority_weight_age,
 		.assoc = slurm_conf.priority_weight_assoc,
 		.fairshare = slurm_conf.priority_weight_fs,

@@ -2,8 +2,9 @@
 /*
  * shim.h: what the files of priority_gpubudget.so share.
  *
- * The shim only moves values between slurmctld's records and bridge.h. What a
- * priority is made of is decided in the Go library.
+ * The shim moves values between slurmctld's records and bridge.h. What a
+ * priority is made of is decided in the Go library, which hands over the
+ * numbers (table.c); the shim adds them up (score.c).
  */
 #ifndef GPUBUDGET_SHIM_H
 #define GPUBUDGET_SHIM_H
@@ -13,6 +14,8 @@
 #include <time.h>
 
 #include "../bridge.h"
+#include "owners.h"
+#include "score.h"
 #include "slurm_compat.h"
 
 /* engine.c: the Go library. */
@@ -23,9 +26,9 @@ struct gpub_engine {
 	gpub_interval_ms_fn interval_ms;
 	gpub_pass_begin_fn pass_begin;
 	gpub_pass_observe_fn pass_observe;
-	gpub_pass_prioritize_fn pass_prioritize;
 	gpub_pass_end_fn pass_end;
-	gpub_set_fn set;
+	gpub_rank_fn rank;
+	gpub_fill_fn fill;
 	gpub_observe_fn observe;
 	gpub_standings_fn standings;
 	gpub_shares_fn shares;
@@ -85,33 +88,68 @@ void *arena_alloc(struct arena *arena, size_t size); /* zeroed; NULL if there is
 void arena_reset(struct arena *arena);
 void arena_free(struct arena *arena);
 
+/* jobs.c: a walk over all jobs. */
+struct jobs_walk {
+	int (*see)(void *job, void *arg); /* below 0 ends the walk */
+	/* What see will look at: the processor is told to fetch it. */
+	void (*fetch)(const job_record_t *job);
+	/* What it will look at that the record points to, or NULL. */
+	void (*fetch_more)(const job_record_t *job);
+};
+/* Needs the job read lock. False if see ended it. */
+bool jobs_for_each(const struct jobs_walk *how, void *arg);
+
 /* flatten.c: from a job record to the bridge. Needs the job, node and
  * partition read locks and the association manager's assoc and qos ones. */
-struct flattening {
-	const struct settings *settings;
-	struct arena *arena;
-	time_t now;
-};
+void flatten_sighting(const struct settings *settings, const job_record_t *job, time_t now, struct gpub_job *out);
+/* For jobs_walk. */
+void fetch_sighting(const job_record_t *job);
+void fetch_sighting_more(const job_record_t *job);
+
+/* inputs.c: what the priority of a job depends on. Needs the same locks. */
 /* Is this job's priority ours to set? */
 bool job_wants_priority(const job_record_t *job, uint32_t flags);
-void flatten_sighting(const struct flattening *how, const job_record_t *job, struct gpub_job *out);
-/* The sighting and the inputs of the priority. False if memory ran out. */
-bool flatten_inputs(const struct flattening *how, const job_record_t *job, struct gpub_job *out);
-/* An empty result with room for the TRES columns. False if memory ran out. */
-bool prepare_factors(const struct flattening *how, struct gpub_factors *out);
+/* Takes memory from the arena; false if there is none. */
+bool read_inputs(const struct settings *settings, struct arena *arena, const job_record_t *job, time_t now,
+		 struct score_job *out);
+void fetch_inputs(const job_record_t *job);
+void fetch_inputs_more(const job_record_t *job);
 double part_factor(const part_record_t *part, uint32_t flags);
 void tres_factors(const job_record_t *job, const part_record_t *part, const struct settings *settings,
 		  double *factors);
 
-/* factors.c: from the bridge back to a job record. Needs the job write lock. */
+/* factors.c: from a score back to a job record. Needs the job write lock. */
+/* Room for the TRES columns. False if memory ran out. */
+bool prepare_score(const struct settings *settings, struct arena *arena, struct score *out);
 /* Fills prio_factors and priority_array; the caller sets the priority. */
-void store_factors(job_record_t *job, const struct gpub_job *in, const struct gpub_factors *out,
-		   const struct settings *settings);
-/* Would storing them, and the priority, change nothing? The read lock does. */
-bool has_factors(const job_record_t *job, const struct gpub_job *in, const struct gpub_factors *out,
+void store_score(job_record_t *job, const struct score_job *in, const struct score *out,
 		 const struct settings *settings);
+/* A number that tells what is stored from what would be; 0 if the former
+ * can't be told. The read lock does for stored_print. */
+uint64_t stored_print(const job_record_t *job, const struct settings *settings);
+uint64_t score_print(const struct score_job *in, const struct score *out, const struct settings *settings);
 void clear_factors(job_record_t *job);
 bool parts_sorted(const job_record_t *job);
+
+/* table.c: the numbers priorities are made of, as of the last pass. */
+struct table {
+	struct gpub_table numbers;       /* weights.tres is that of the settings */
+	const struct settings *settings; /* that they were made by */
+	struct owners owners;
+};
+/* NULL before the first. Otherwise it stays until table_done. */
+const struct table *table_read(void);
+void table_done(void);
+/* NULL if the library gives none. */
+struct table *table_make(const struct gpub_engine *e, const struct settings *settings,
+			 const struct gpub_extremes *extremes);
+/* Takes over the table, or NULL. */
+void table_replace(struct table *by);
+void table_free(struct table *table);
+/* Of an owner of the table's. */
+const struct gpub_place *table_place(const struct table *table, uint32_t owner);
+/* Of any job's owner. */
+const struct gpub_place *table_place_of(const struct table *table, const job_record_t *job);
 
 /* set.c: one job's priority, at once. Needs the job write lock, takes the
  * association manager's. Fills the record, returns the priority. */
@@ -121,7 +159,9 @@ void set_free(void);
 /* pass.c: the thread that recalculates. */
 int pass_start(void);
 void pass_stop(void);
+/* A pass now; one within a second. */
 void pass_wake(void);
+void pass_want(void);
 
 /* limits.c: usage for GrpTRESMins, GrpWall and GrpTRESRunMins. */
 void limits_start(void);
@@ -133,7 +173,8 @@ void limits_reconfigure(bool cleared);
 void limits_job_end(job_record_t *job);
 
 /* standings.c: what sshare reads. */
-void standings_update(void);
+/* All associations, and the places of these and of the table's owners. */
+bool standings_update(const struct gpub_engine *e, struct table *table);
 /* One association; the caller holds the association manager's assoc lock. */
 void standings_update_one(slurmdb_assoc_rec_t *assoc);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * standings.c: fair-share figures of every association, for sshare, the REST
- * API and QOS UsageThreshold.
+ * standings.c: how every association stands: for priorities its place in the
+ * table, and fair-share figures for sshare, the REST API and QOS UsageThreshold.
  */
 #include <float.h>
 #include <math.h>
@@ -33,52 +33,94 @@ static void answer(slurmdb_assoc_rec_t *assoc, const struct gpub_assoc *from)
 	to->usage_efctv = assoc == assoc_mgr_root_assoc ? 1 : from->usage_norm;
 }
 
+/* All associations, behind them the owners of jobs without any. */
 struct gathering {
+	struct owners *owners;
+	slurmdb_assoc_rec_t **records;
 	struct gpub_assoc *assocs;
-	uint32_t count, room, next;
+	uint32_t *owner; /* of each of assocs */
+	uint32_t count, room;
 };
 
-static int ask_one(void *x, void *arg)
+static void add(struct gathering *all, slurmdb_assoc_rec_t *record, struct gpub_assoc assoc, uint32_t owner)
+{
+	all->records[all->count] = record;
+	all->assocs[all->count] = assoc;
+	all->owner[all->count++] = owner;
+}
+
+static int add_assoc(void *x, void *arg)
 {
 	struct gathering *all = arg;
+	slurmdb_assoc_rec_t *assoc = x;
 
-	if (all->count < all->room)
-		all->assocs[all->count++] = question(x);
+	if (all->count == all->room)
+		return -1;
+	add(all, assoc, question(assoc), owners_add_assoc(all->owners, assoc->id));
 	return SLURM_SUCCESS;
 }
 
-static int answer_one(void *x, void *arg)
+static void add_nameless(struct gathering *all)
 {
-	struct gathering *all = arg;
+	for (uint32_t i = 0; i < all->owners->count && all->count < all->room; i++) {
+		const struct owner *o = &all->owners->all[i];
 
-	if (all->next < all->count)
-		answer(x, &all->assocs[all->next++]);
-	return SLURM_SUCCESS;
+		if (!o->assoc_id)
+			add(all, NULL, (struct gpub_assoc){ .user_id = o->user_id, .account = o->account, .user = o->user }, i);
+	}
 }
 
-static void update_all(const struct gpub_engine *e)
+static void answer_all(const struct gathering *all, bool by_slurm)
 {
-	struct gathering all = { .room = list_count(assoc_mgr_assoc_list) };
+	for (uint32_t i = 0; i < all->count; i++) {
+		if (all->owner[i] != OWNERS_NONE)
+			all->owners->all[all->owner[i]].place = all->assocs[i].place;
+		if (all->records[i] && !by_slurm)
+			answer(all->records[i], &all->assocs[i]);
+	}
+}
 
-	if (!all.room || !(all.assocs = calloc(all.room, sizeof(*all.assocs))))
-		return;
-	list_for_each_ro(assoc_mgr_assoc_list, ask_one, &all);
-	if (e->standings(all.assocs, all.count) == GPUB_OK)
-		list_for_each_ro(assoc_mgr_assoc_list, answer_one, &all);
+/* An owner of whom nothing is heard (his association is gone) stands where
+ * nobody is known. */
+static void forget_places(struct table *table)
+{
+	for (uint32_t i = 0; i < table->owners.count; i++)
+		table->owners.all[i].place = table->numbers.unknown;
+}
+
+static bool update_all(const struct gpub_engine *e, struct table *table)
+{
+	uint32_t assocs = assoc_mgr_assoc_list ? list_count(assoc_mgr_assoc_list) : 0;
+	struct gathering all = { .owners = &table->owners, .room = assocs + table->owners.count };
+	bool ok;
+
+	forget_places(table);
+	all.records = calloc(all.room + 1, sizeof(*all.records));
+	all.assocs = calloc(all.room + 1, sizeof(*all.assocs));
+	all.owner = calloc(all.room + 1, sizeof(*all.owner));
+	ok = all.records && all.assocs && all.owner;
+	if (ok && assocs)
+		list_for_each_ro(assoc_mgr_assoc_list, add_assoc, &all);
+	if (ok)
+		add_nameless(&all);
+	ok = ok && (!all.count || e->standings(all.assocs, all.count) == GPUB_OK);
+	if (ok)
+		answer_all(&all, slurm_shares_in_force());
+	free(all.records);
 	free(all.assocs);
+	free(all.owner);
+	return ok;
 }
 
-void standings_update(void)
+bool standings_update(const struct gpub_engine *e, struct table *table)
 {
-	const struct gpub_engine *e = __atomic_load_n(&engine, __ATOMIC_ACQUIRE);
 	assoc_mgr_lock_t locks = { .assoc = WRITE_LOCK };
+	bool ok;
 
-	if (!e || !assoc_mgr_assoc_list)
-		return;
 	assoc_mgr_lock(&locks);
-	if (assoc_mgr_assoc_list)
-		update_all(e);
+	ok = update_all(e, table);
 	assoc_mgr_unlock(&locks);
+	return ok;
 }
 
 void standings_update_one(slurmdb_assoc_rec_t *assoc)

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "../../bridge.h"
+#include "../../shim/score.c"
 
 static void *library;
 static atomic_int logged, panics_logged, terminated, children;
@@ -50,39 +51,63 @@ static void on_signal(int sig)
 		children++;
 }
 
-static struct gpub_job job(uint32_t id, const char *account, int64_t age)
+static struct gpub_job job(uint32_t id, const char *account)
 {
 	return (struct gpub_job){
 		.job_id = id, .array_task_id = UINT32_MAX, .array_tasks = 1, .demand_tasks = 1, .assoc_id = id,
 		.state = GPUB_PENDING, .flags = GPUB_JOB_DEMANDS, .user = "alice", .account = account, .partition = "gpu",
-		.submit = 1000000, .begin = 1000000, .accrue = 2000000 - age, .gpus = 2, .cpus = 4, .min_nodes = 1, .time_limit = 60,
+		.submit = 1000000, .begin = 1000000, .gpus = 2,
 	};
+}
+
+/* The older of two jobs of one owner, and the columns of the younger. */
+static void score(const struct gpub_table *table, const struct gpub_assoc *owner)
+{
+	struct score_part parts[] = { { .factor = 1 }, { .factor = 0.5 } };
+	struct score_job old = { .age = 20 }, young = { .age = 10, .parts = parts, .parts_count = 2 };
+	struct score a, b = { 0 };
+
+	a = b;
+	score_job(table, &owner->place, &old, &a);
+	score_job(table, &owner->place, &young, &b);
+	printf("the older job is first: %d\n", a.priority > b.priority && b.priority > 0);
+	printf("partitions have priorities: %d\n", parts[0].priority > 0 && parts[1].priority > 0);
+	printf("columns add up: %d\n", a.age + a.assoc + a.fairshare + a.job_size + a.partition + a.qos + a.site - a.nice ==
+	       a.priority);
+}
+
+static void rank(void)
+{
+	const struct gpub_extremes extremes = { .any = 1 };
+	struct gpub_assoc owners[] = { { .id = 1, .account = "physics", .user = "alice" }, { .user_id = 7 } };
+	struct gpub_table table = { 0 };
+
+	printf("rank %d\n", CALL(rank)(&extremes, &table));
+	printf("fill without room %d\n", CALL(fill)(&(struct gpub_table){ .qos_count = table.qos_count }));
+	table.qos = calloc(table.qos_count, sizeof(*table.qos));
+	table.nice = calloc(table.nice_count, sizeof(*table.nice));
+	table.slots = calloc(table.slot_count, sizeof(*table.slots));
+	printf("fill %d, generation %d\n", CALL(fill)(&table), (int)table.weights.generation);
+	printf("standings %d known %u\n", CALL(standings)(owners, 2), owners[0].known);
+	score(&table, owners);
+	free(table.qos);
+	free(table.nice);
+	free(table.slots);
 }
 
 static void pass(void)
 {
 	const struct gpub_cluster cluster = { .nodes = 4, .cpus = 64, .gpus = 32, .gpus_configured = 32 };
-	struct gpub_job jobs[] = { job(1, "physics", 10), job(2, "physics", 20), job(3, NULL, 0) };
-	struct gpub_job_part parts[] = { { .factor = 1 }, { .factor = 0.5 } };
-	struct gpub_factors out[3] = { 0 };
-	struct gpub_assoc assoc = { .account = "physics" };
+	struct gpub_job jobs[] = { job(1, "physics"), job(2, "physics"), job(3, NULL) };
 	struct gpub_slurm_assoc tree[] = { { .id = 1 }, { .id = 2, .shares = 3, .flags = GPUB_ASSOC_USER }, { .id = 3, .shares = 1 } };
 
-	jobs[1].parts = parts;
-	jobs[1].parts_count = 2;
 	jobs[2].state = GPUB_RUNNING;
 	jobs[2].start = 1999990;
 	printf("begin %d\n", CALL(pass_begin)(2000000000, &cluster));
 	printf("observe %d\n", CALL(pass_observe)(jobs, 3));
-	printf("prioritize %d\n", CALL(pass_prioritize)(jobs, 2, out));
 	printf("end %d\n", CALL(pass_end)());
-	printf("the older job is first: %d\n", out[1].priority > out[0].priority && out[0].priority > 0);
-	printf("partitions have priorities: %d\n", parts[0].priority > 0 && parts[1].priority > 0);
-	printf("columns add up: %d\n", out[1].age + out[1].assoc + out[1].fairshare + out[1].job_size + out[1].partition +
-	       out[1].qos + out[1].site - out[1].nice == out[1].priority);
-	printf("set %d\n", CALL(set)(&jobs[0], 2000001000, &out[0]));
+	rank();
 	printf("sighting %d\n", CALL(observe)(&jobs[2], 2000001000));
-	printf("standings %d known %u\n", CALL(standings)(&assoc, 1), assoc.known);
 	printf("shares %d, slurm's %d", CALL(shares)(), CALL(slurm_shares)(tree, 3));
 	printf(" %g %g\n", tree[1].shares_norm, tree[2].shares_norm);
 	printf("wanted %d\n", CALL(wanted)());
@@ -91,11 +116,9 @@ static void pass(void)
 /* slurmctld's threads are many and short-lived. */
 static void *short_lived(void *arg)
 {
-	struct gpub_job one = job(9, "physics", 5);
-	struct gpub_factors out = { 0 };
+	const struct gpub_job one = job(9, "physics");
 
-	(void)arg;
-	return CALL(set)(&one, 2000002000, &out) == GPUB_OK && out.priority ? arg : NULL;
+	return CALL(observe)(&one, 2000002000) == GPUB_OK ? arg : NULL;
 }
 
 static void threads(void)
@@ -137,7 +160,7 @@ static void signals(void)
 
 static void faults(void)
 {
-	struct gpub_job one = job(5, "physics", 5);
+	struct gpub_job one = job(5, "physics");
 
 	one.account = (const char *)16; /* the first page: nothing there */
 	for (int i = 0; i < 3; i++)
@@ -151,7 +174,7 @@ static void faults(void)
 int main(int argc, char **argv)
 {
 	struct gpub_host host = { .abi = GPUB_ABI, .cluster = "titan", .slurm_version = "22.05.8", .log = log_line };
-	const struct gpub_weights weights = { .age = 1000, .fairshare = 10000, .max_age = 100000 };
+	const struct gpub_weights weights = { .generation = 3, .age = 1000, .fairshare = 10000, .max_age = 100000 };
 	struct sigaction action = { .sa_handler = on_signal };
 	int before;
 

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * score.h: a job's priority from the numbers that the Go library hands over
+ * with each pass. Knows no Slurm: the tests of the library compile it too.
+ */
+#ifndef GPUBUDGET_SCORE_H
+#define GPUBUDGET_SCORE_H
+
+#include <stdint.h>
+
+#include "../bridge.h"
+
+/* One partition of a job that names several, in Slurm's order (tier first). */
+struct score_part {
+	double factor;      /* normalised unless NO_NORMAL_PART */
+	const double *tres; /* TRES factors there, before weights; NULL if no weights */
+	uint32_t priority;  /* out: what goes into priority_array */
+};
+
+/* What a priority depends on besides the job's owner. */
+struct score_job {
+	int64_t age;           /* seconds since age began to count, -1 if it hasn't */
+	int64_t nice, site;    /* without NICE_OFFSET */
+	double assoc, qos;     /* factors, normalised unless NO_NORMAL_ASSOC and so on */
+	double partition;
+	uint32_t qos_priority; /* raw */
+	uint32_t cpus;         /* total_cpus, else the request; 0 if unknown */
+	uint32_t min_nodes;
+	uint32_t time_limit;   /* minutes, UINT32_MAX if unlimited */
+	const double *tres;    /* TRES factors, before weights; NULL if no weights */
+	struct score_part *parts; /* NULL unless several partitions */
+	uint32_t parts_count;
+};
+
+/* What a priority is made of, weighted: prio_factors, what sprio adds up. */
+struct score {
+	double age, assoc, fairshare, job_size, partition, qos;
+	int64_t site;
+	int64_t nice;      /* what is subtracted, without NICE_OFFSET */
+	double *tres;      /* caller's array of tres_count, NULL if no weights */
+	uint32_t priority; /* the sum; at least 1 */
+};
+
+/* Fills all of out but the pointer, and the parts' priorities. */
+void score_job(const struct gpub_table *table, const struct gpub_place *place, const struct score_job *job,
+	       struct score *out);
+
+#endif

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * table.c: the numbers that priorities are worked out with, from one pass to
+ * the next. A table is made beside the one in force and never changed once it
+ * is; readers hold a lock that the pass takes only to put the next one in its
+ * place. If a table can't be made, the last one stays.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "shim.h"
+
+static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
+static struct table *in_force;
+
+const struct table *table_read(void)
+{
+	pthread_rwlock_rdlock(&lock);
+	if (in_force)
+		return in_force;
+	pthread_rwlock_unlock(&lock);
+	return NULL;
+}
+
+void table_done(void)
+{
+	pthread_rwlock_unlock(&lock);
+}
+
+void table_free(struct table *table)
+{
+	if (!table)
+		return;
+	free(table->numbers.qos);
+	free(table->numbers.nice);
+	free(table->numbers.slots);
+	owners_free(&table->owners);
+	free(table);
+}
+
+void table_replace(struct table *by)
+{
+	struct table *old;
+
+	pthread_rwlock_wrlock(&lock);
+	old = in_force;
+	in_force = by;
+	pthread_rwlock_unlock(&lock);
+	table_free(old);
+}
+
+/* Can score_job rely on it? */
+static bool sound(const struct gpub_table *t)
+{
+	if (!t->packed)
+		return true;
+	if (!t->qos_count || !t->slot_count || t->rest_steps < 1)
+		return false;
+	for (uint32_t i = 0; i < t->slot_count; i++)
+		if (!t->slots[i].nice_count || t->slots[i].nice_first > t->nice_count ||
+		    t->slots[i].nice_count > t->nice_count - t->slots[i].nice_first)
+			return false;
+	return true;
+}
+
+static bool make_room(struct gpub_table *t)
+{
+	t->qos = calloc(t->qos_count + 1, sizeof(*t->qos));
+	t->nice = calloc(t->nice_count + 1, sizeof(*t->nice));
+	t->slots = calloc(t->slot_count + 1, sizeof(*t->slots));
+	return t->qos && t->nice && t->slots;
+}
+
+/* Settings that were read anew in the midst of the pass belong to the next. */
+static bool fill(struct table *table, const struct gpub_engine *e, const struct gpub_extremes *extremes)
+{
+	struct gpub_table *t = &table->numbers;
+
+	if (e->rank(extremes, t) != GPUB_OK)
+		return false;
+	if (t->weights.generation != table->settings->weights.generation ||
+	    t->weights.tres_count != (table->settings->tres ? table->settings->weights.tres_count : 0)) {
+		pass_wake();
+		return false;
+	}
+	t->weights.tres = table->settings->tres;
+	return make_room(t) && e->fill(t) == GPUB_OK && sound(t);
+}
+
+struct table *table_make(const struct gpub_engine *e, const struct settings *settings,
+			 const struct gpub_extremes *extremes)
+{
+	struct table *table = calloc(1, sizeof(*table));
+
+	if (!table)
+		return NULL;
+	table->settings = settings;
+	if (fill(table, e, extremes))
+		return table;
+	table_free(table);
+	return NULL;
+}
+
+const struct gpub_place *table_place(const struct table *table, uint32_t owner)
+{
+	return owner < table->owners.count ? &table->owners.all[owner].place : &table->numbers.unknown;
+}
+
+/*
+ * Somebody who had no job in the last pass, and is no association that it
+ * knew, stands where any guest of his account stands, and if that is not known
+ * either where users of unknown accounts do. The next pass puts it right.
+ */
+const struct gpub_place *table_place_of(const struct table *table, const job_record_t *job)
+{
+	const slurmdb_assoc_rec_t *assoc = job->assoc_ptr;
+	uint32_t owner;
+
+	if (!assoc) {
+		owner = owners_find_name(&table->owners, job->user_id, job->account);
+		if (owner == OWNERS_NONE)
+			pass_want();
+		return table_place(table, owner);
+	}
+	owner = owners_find_assoc(&table->owners, assoc->id);
+	if (owner == OWNERS_NONE && assoc->usage && assoc->usage->parent_assoc_ptr)
+		owner = owners_find_assoc(&table->owners, assoc->usage->parent_assoc_ptr->id);
+	return table_place(table, owner);
+}
