@@ -47,7 +47,11 @@ type State struct {
 	BootID  string          `json:"boot_id"`
 	Marks   []tally.Mark    `json:"marks,omitempty"`
 	Open    []*tally.Bucket `json:"open,omitempty"`
-	Devices json.RawMessage `json:"devices,omitempty"` // as the driver showed them last
+	Devices json.RawMessage `json:"devices,omitempty"` // as the agent knew them last
+
+	// Damaged is set if there was a state that could not be read; then it says
+	// nothing else.
+	Damaged bool `json:"-"`
 }
 
 // Spool is a folder that one agent at a time works with. It is safe for
@@ -72,8 +76,7 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("another agent works with the spool %s", e.Dir)
 }
 
-// Open takes a folder, making it if need be. The state is nil if there is none,
-// or none that could be read.
+// Open takes a folder, making it if need be. The state is nil if there is none.
 func Open(dir string, warn func(error)) (*Spool, *State, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("make the spool: %w", err)
@@ -159,7 +162,7 @@ func (s *Spool) loadState() (*State, error) {
 		err = fmt.Errorf("version %d is unknown", state.Version)
 	}
 	if err != nil {
-		return nil, s.quarantine(stateName, err)
+		return &State{Damaged: true}, s.quarantine(stateName, err)
 	}
 	return state, nil
 }

@@ -173,7 +173,7 @@ func TestADamagedStateIsPutAside(t *testing.T) {
 		require.NoError(t, a.Close())
 		require.NoError(t, os.WriteFile(filepath.Join(dir, stateName), []byte(text), 0o600))
 		b := open(t, dir)
-		require.Nil(t, b.state)
+		require.Equal(t, &State{Damaged: true}, b.state)
 		require.Len(t, b.warnings, 1)
 		require.Contains(t, b.warnings[0], "state of the spool is damaged")
 		require.Equal(t, []uint32{1}, b.drained(t, 10), "the rest is replayed")

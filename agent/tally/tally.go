@@ -99,6 +99,7 @@ type Tally struct {
 // count is a holding as far as it has been counted.
 type count struct {
 	Holding
+	noted  int64 // seq of the last round it was in
 	upTo   int64
 	bucket *Bucket // nil: none is open
 
@@ -142,8 +143,9 @@ func moved(at *fairshare.Instant, by fairshare.Instant) *fairshare.Instant {
 }
 
 // Add counts a round. Holdings that are open or ended since the last round must
-// all be in it; those that ended long ago may be, and count once. A round that
-// does not lie after the last one counts nothing.
+// all be in it; those that ended long ago may be, and count once. One that is
+// missing has ended, nobody knows when: it is counted up to the last round. A
+// round that does not lie after the last one counts nothing.
 func (t *Tally) Add(r Round) {
 	t.seq++
 	if r.Now > t.now {
@@ -154,7 +156,11 @@ func (t *Tally) Add(r Round) {
 		t.note(&r.Holdings[i])
 	}
 	for _, id := range t.sorted() {
-		byGPU[id.GPU] = append(byGPU[id.GPU], t.counts[id])
+		c := t.counts[id]
+		if c.noted < t.seq {
+			c.Until = min(c.Until, c.upTo)
+		}
+		byGPU[id.GPU] = append(byGPU[id.GPU], c)
 	}
 	for _, gpu := range slices.Sorted(maps.Keys(byGPU)) {
 		look, seen := r.Looks[gpu]
@@ -176,7 +182,7 @@ func (t *Tally) note(h *Holding) {
 		}
 		t.counts[h.ID] = c
 	}
-	c.Holding = *h
+	c.Holding, c.noted = *h, t.seq
 	c.Until = max(c.Until, c.From)
 	if c.bucket != nil && c.Until < c.upTo {
 		c.bucket.cut(t.wall(c.Until))

@@ -227,6 +227,19 @@ func TestAJobThatComesBack(t *testing.T) {
 	require.Equal(t, int64(8_000), sum(got, (*Bucket).Held))
 }
 
+// A holding that nobody tells of any more has ended, and takes up no room.
+func TestAHoldingThatVanishes(t *testing.T) {
+	tally := New("a", hour, 0, nil)
+	tally.Add(Round{Now: 10_000, Holdings: []Holding{holding("G", 7, 0, Open)}})
+	tally.Add(Round{Now: 20_000})
+	closed := tally.Closed()
+	require.Len(t, closed, 1)
+	require.Equal(t, int64(10_000), closed[0].Held())
+	require.True(t, closed[0].Ended)
+	tally.Add(Round{Now: 20_001 + remembered})
+	require.Empty(t, tally.Marks())
+}
+
 // After the clock was set nothing is lost and nothing counts twice.
 func TestTheClockIsSet(t *testing.T) {
 	tally := New("a", hour, offset, nil)
