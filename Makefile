@@ -20,6 +20,8 @@ export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 # at each. There is one a minute.
 BENCH_JOBS := 1000,10000
 BENCH_PASSES := 3
+# make sanitize: which end-to-end tests.
+SANITIZE_RUN := Order|Usage|Standalone|Outage
 LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 # The packages whose tests start whole clusters run after the others and one at
@@ -46,6 +48,10 @@ test-fast: ## tests that start no Slurm
 .PHONY: e2e
 e2e: build ## the end-to-end tests alone, each with its name
 	@$(GO) test -race -count=1 -timeout=20m -v ./e2e
+
+.PHONY: sanitize
+sanitize: build ## the end-to-end tests (SANITIZE_RUN=REGEXP) with gcc's sanitizers in the shim
+	@scripts/sanitize $(BUILD) '$(SANITIZE_RUN)'
 
 .PHONY: cluster-up
 cluster-up: build ## leave a small cluster running to try things on

@@ -22,8 +22,8 @@ type Strict struct {
 
 // slot is the range of priorities of the accounts that share a place.
 type slot struct {
-	index             int   // in Strict.order
-	base              int64 // what nice 0 of the lowest QOS priority and user has
+	index             uint32 // in Strict.order
+	base              int64  // what nice 0 of the lowest QOS priority and user has
 	nice              levels
 	zero              int64 // the step of nice 0
 	full              int64 // steps that its users need
@@ -55,7 +55,7 @@ func (s *Strict) assign(groups []group, radix radices) {
 		g := &groups[i]
 		sl := newSlot(g, radix, lowest)
 		lowest += radix.qos * sl.qosUnit
-		sl.index = i
+		sl.index = Length(s.order)
 		s.order = append(s.order, &sl)
 		if i == 0 {
 			s.nowhere = &sl

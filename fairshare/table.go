@@ -40,15 +40,15 @@ type Rise struct{ From, Amount int64 }
 
 // Slot is what the accounts that share a place have in common.
 type Slot struct {
-	QOSUnit   int64 // that a step of QOS is worth
-	NiceFirst int   // its steps of nice are Nice[NiceFirst:NiceFirst+NiceCount]
-	NiceCount int
+	QOSUnit   int64  // that a step of QOS is worth
+	NiceFirst uint32 // its steps of nice are Nice[NiceFirst:NiceFirst+NiceCount]
+	NiceCount uint32
 }
 
 // Row is where a user of an account stands.
 type Row struct {
 	Fairshare float64 // the column of that name
-	Slot      int     // of Table.Slots; 0 if there are none
+	Slot      uint32  // of Table.Slots; 0 if there are none
 }
 
 // Table is s as numbers.
@@ -60,12 +60,16 @@ func (s *Strict) Table() *Table {
 	}
 	for _, sl := range s.order {
 		nice := sl.nice.table(func(step int64) int64 { return (step - sl.zero) * sl.niceUnit })
-		t.Slots = append(t.Slots, Slot{QOSUnit: sl.qosUnit, NiceFirst: len(t.Nice), NiceCount: len(nice)})
+		t.Slots = append(t.Slots, Slot{QOSUnit: sl.qosUnit, NiceFirst: Length(t.Nice), NiceCount: Length(nice)})
 		t.Nice = append(t.Nice, nice...)
 	}
 	t.Unknown = s.row(s.nowhere, 0)
 	return t
 }
+
+// Length is the length of a part of a Table. None comes near 2^32: a table is in
+// memory, and each of its steps is of a value that jobs have.
+func Length[T any](part []T) uint32 { return uint32(min(len(part), math.MaxUint32)) }
 
 // Row is where a user of an account stands; of an account that isn't known,
 // Table.Unknown.

@@ -62,6 +62,9 @@ type Options struct {
 	// SlurmConf are lines of slurm.conf: they replace those of the same key,
 	// but NodeName and PartitionName add to what is there.
 	SlurmConf []string
+	// GresConf are the lines of gres.conf; %s in them is the folder of the fake
+	// GPUs, gpu0, gpu1, ... One line for all of them if empty.
+	GresConf []string
 	// SlurmctldEnv are NAME=VALUE settings of slurmctld's environment.
 	SlurmctldEnv []string
 	// Conf are lines of gpubudget.conf by key; a refresh and a calculation
@@ -70,6 +73,13 @@ type Options struct {
 	// PluginDir and BinDir hold our plugins and commands, which are copied into
 	// the cluster: build/plugins and bin of the repository if empty.
 	PluginDir, BinDir string
+
+	// Agents runs gpubudget-agent on each node, as an unprivileged user, on a
+	// simulated driver, with Prolog and Epilog that tell it of jobs.
+	Agents bool
+	// SimDir holds the simulated driver's library: build/simnvml of the
+	// repository if empty.
+	SimDir string
 
 	// Detached leaves the cluster running after the process that started it;
 	// Attach finds it again by its Dir.
@@ -96,8 +106,13 @@ func (o Options) withDefaults() (Options, error) {
 	if err != nil && (o.PluginDir == "" || o.BinDir == "") {
 		return o, err
 	}
+	if o.Priority == Gpubudget && o.PluginDir == "" { // make sanitize tests another build
+		o.PluginDir = os.Getenv("GPUBUDGET_TEST_PLUGINS")
+		o.SlurmctldEnv = append(strings.Fields(os.Getenv("GPUBUDGET_TEST_SLURMCTLD_ENV")), o.SlurmctldEnv...)
+	}
 	setDefault(&o.PluginDir, filepath.Join(root, "build", "plugins"))
 	setDefault(&o.BinDir, filepath.Join(root, "bin"))
+	setDefault(&o.SimDir, filepath.Join(root, "build", "simnvml"))
 	switch {
 	case o.Nodes < 0 || o.Nodes > maxNodes:
 		return o, fmt.Errorf("%d nodes: a cluster has 1 to %d", o.Nodes, maxNodes)
@@ -196,6 +211,9 @@ func (c *Cluster) up(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := c.startAgents(ctx); err != nil {
+		return err
+	}
 	return c.WaitNodesIdle(ctx)
 }
 
@@ -223,6 +241,9 @@ func (c *Cluster) prepare() error {
 		return err
 	}
 	if err := c.writeConfig(); err != nil {
+		return err
+	}
+	if err := c.prepareAgents(); err != nil {
 		return err
 	}
 	if c.ns, err = newNamespace(c.dir, c.opts.Detached, c.lock, c.ports.lock); err != nil {

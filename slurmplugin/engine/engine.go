@@ -308,7 +308,7 @@ func (e *Engine) FillTable(t *Table) error {
 	copy(array(t.Nice, t.NiceCount), e.table.Nice)
 	slots := array(t.Slots, t.SlotCount)
 	for i, s := range e.table.Slots[:len(slots)] {
-		slots[i] = Slot{QOSUnit: s.QOSUnit, NiceFirst: uint32(s.NiceFirst), NiceCount: uint32(s.NiceCount)}
+		slots[i] = Slot{QOSUnit: s.QOSUnit, NiceFirst: s.NiceFirst, NiceCount: s.NiceCount}
 	}
 	return nil
 }

@@ -245,7 +245,7 @@ func (h *host) tableOf(t *Table) *fairshare.Table {
 	w := &t.Weights
 	slots := []fairshare.Slot(nil)
 	for _, s := range array(t.Slots, t.SlotCount) {
-		slots = append(slots, fairshare.Slot{QOSUnit: s.QOSUnit, NiceFirst: int(s.NiceFirst), NiceCount: int(s.NiceCount)})
+		slots = append(slots, fairshare.Slot{QOSUnit: s.QOSUnit, NiceFirst: s.NiceFirst, NiceCount: s.NiceCount})
 	}
 	table := &fairshare.Table{
 		Packed: t.Packed != 0, Size: fairshare.ClusterSize{Nodes: t.Nodes, CPUs: t.CPUs},
@@ -260,7 +260,7 @@ func (h *host) tableOf(t *Table) *fairshare.Table {
 	return table
 }
 
-func rowOf(p Place) fairshare.Row { return fairshare.Row{Fairshare: p.Fairshare, Slot: int(p.Slot)} }
+func rowOf(p Place) fairshare.Row { return fairshare.Row{Fairshare: p.Fairshare, Slot: p.Slot} }
 
 // score is what the shim makes of the table that it was given last for a job,
 // which must be what fairshare says.

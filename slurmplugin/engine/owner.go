@@ -15,7 +15,7 @@ import (
 // owner is a user in an account, as jobs name them. What a pass counts for each
 // job lies together, in a line of the processor's cache.
 type owner struct {
-	pass                     uint64 // the last one that counted in these
+	pass                     uint32 // the last one that counted in these
 	pendingJobs, pendingGPUs int64
 	runningJobs, runningGPUs int64
 	waited                   int64 // GPUs waited for, from the pass before to this one
@@ -37,7 +37,7 @@ type owners struct {
 	byAssoc assocOwners
 
 	standing *fairshare.Ranking // the latest; nil as long as there is no snapshot
-	pass     uint64
+	pass     uint32
 }
 
 func newOwners(d *demand) *owners {
@@ -74,7 +74,7 @@ func (a *assocOwners) set(assoc uint32, of *owner) {
 }
 
 // begin begins to count the queue anew.
-func (o *owners) begin(pass uint64) { o.pass = pass }
+func (o *owners) begin(pass uint32) { o.pass = pass }
 
 // of is the owner of a job.
 func (o *owners) of(j *Job) *owner {

@@ -97,14 +97,14 @@ func describe(from *fairshare.Table, generation uint64, to *Table) {
 	as.Generation = generation
 	as.Age, as.Assoc, as.Fairshare, as.JobSize, as.Partition, as.QOS = w.Age, w.Assoc, w.Fairshare, w.JobSize, w.Partition, w.QOS
 	as.MaxAge, as.Flags, as.FavorSmall, as.Damping = w.MaxAge, uint32(w.Flags), truth(w.FavorSmall), w.Damping
-	as.TRESCount = uint32(len(w.TRES))
+	as.TRESCount = fairshare.Length(w.TRES)
 	to.Nodes, to.CPUs, to.Packed = from.Size.Nodes, from.Size.CPUs, truth(from.Packed)
-	to.QOSCount, to.NiceCount, to.SlotCount = uint32(len(from.QOS)), uint32(len(from.Nice)), uint32(len(from.Slots))
+	to.QOSCount, to.NiceCount, to.SlotCount = fairshare.Length(from.QOS), fairshare.Length(from.Nice), fairshare.Length(from.Slots)
 	to.RestSteps, to.RestScale, to.SiteLow = from.RestSteps, from.RestScale, from.SiteLow
 	to.Unknown = placeOf(from.Unknown)
 }
 
-func placeOf(r fairshare.Row) Place { return Place{Fairshare: r.Fairshare, Slot: uint32(r.Slot)} }
+func placeOf(r fairshare.Row) Place { return Place{Fairshare: r.Fairshare, Slot: r.Slot} }
 
 func truth(b bool) uint32 {
 	if b {

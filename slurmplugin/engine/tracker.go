@@ -38,10 +38,10 @@ type tracker struct {
 	at    int    // where in order this pass is
 
 	now, previous fairshare.Instant // of this pass, and of the one before; 0 if none
-	pass          uint64
-	seen          int  // jobs seen in this pass
-	passing       bool // between begin and end
-	broken        bool // this pass did not see all jobs
+	pass          uint32            // their number, counted round
+	seen          int               // jobs seen in this pass
+	passing       bool              // between begin and end
+	broken        bool              // this pass did not see all jobs
 
 	known     map[runKey]bool // all runs so far; nil once runs were adopted
 	open      []*run          // runs that have not ended, and some that have
@@ -118,8 +118,8 @@ func (t *tracker) measure(now fairshare.Instant, gpus fairshare.MilliGPUs) {
 // observe is one job's turn in a pass; it returns whose job it is.
 func (t *tracker) observe(j *Job) *owner {
 	rec := t.record(j.JobID)
-	if rec.pass != uint32(t.pass) {
-		rec.pass, rec.missed, rec.place = uint32(t.pass), 0, int32(len(t.next))
+	if rec.pass != t.pass {
+		rec.pass, rec.missed, rec.place = t.pass, 0, int32(len(t.next))
 		t.next = append(t.next, rec)
 		t.seen++
 	}
@@ -152,7 +152,7 @@ func (t *tracker) record(id uint32) *job {
 func (t *tracker) hint(j *Job, now fairshare.Instant) {
 	rec := t.jobs[j.JobID]
 	if rec == nil {
-		rec = &job{id: j.JobID, place: -1, pass: uint32(t.pass)}
+		rec = &job{id: j.JobID, place: -1, pass: t.pass}
 		t.jobs[j.JobID] = rec
 	}
 	t.sight(rec, j, now)
@@ -409,7 +409,7 @@ func (t *tracker) end() {
 func (t *tracker) sweep() {
 	var gone []*job
 	for _, rec := range t.jobs {
-		if rec.pass == uint32(t.pass) {
+		if rec.pass == t.pass {
 			continue
 		}
 		if rec.missed++; rec.missed >= missedPasses || rec.run == nil {
