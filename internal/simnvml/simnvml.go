@@ -27,6 +27,8 @@
 //	ramp = yes                straight lines from step to step instead
 //	sample_period = 166667    microseconds from one sample of the ring to the next
 //	sample_count = 120        length of the ring; 0: no ring
+//	sampled_until = MICROSECONDS  nothing newer is in it
+//	sample_start = 0          the ring is given out from this place on
 //	ecc = C U LC LU           corrected, uncorrected, and both over the lifetime
 //	mig = 1                   MIG mode is on; 0: off
 //	slices = 7
@@ -105,6 +107,8 @@ type GPU struct {
 	Load            *Load
 	SamplePeriod    int64 // µs
 	SampleCount     *int
+	SampledUntil    int64 // µs since 1970; 0: until now
+	SampleStart     int
 	ECC             *[4]uint64
 	MIG             *bool
 	Slices          int
@@ -267,6 +271,8 @@ func (g GPU) write(f *file) {
 	f.load(g.Load)
 	number(f, "sample_period", g.SamplePeriod)
 	known(f, "sample_count", g.SampleCount)
+	number(f, "sampled_until", g.SampledUntil)
+	number(f, "sample_start", g.SampleStart)
 	if e := g.ECC; e != nil {
 		f.line("ecc", fmt.Sprintf("%d %d %d %d", e[0], e[1], e[2], e[3]))
 	}

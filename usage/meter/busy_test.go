@@ -16,27 +16,21 @@ func TestIntegrate(t *testing.T) {
 	tests := []struct {
 		name    string
 		samples []Sample
-		since   int64
 		want    Busy
-		last    int64
 	}{
-		{"nothing", nil, 5 * s, Busy{}, 5 * s},
-		{"each sample is about the time since the one before", []Sample{{5*s + 250_000, 100}, {5*s + 500_000, 0}, {6 * s, 50}}, 5 * s,
-			Busy{Busy: 500 * time.Millisecond, Known: time.Second}, 6 * s},
-		{"a gap is not known, but for the last second of it", []Sample{{6 * s, 100}, {60 * s, 100}}, 5 * s,
-			Busy{Busy: 2 * time.Second, Known: 2 * time.Second}, 60 * s},
-		{"samples read before do not count again", []Sample{{4 * s, 100}, {5 * s, 100}, {5*s + 1, 100}}, 5 * s,
-			Busy{Busy: time.Microsecond, Known: time.Microsecond}, 5*s + 1},
-		{"a percentage that is none is time that is not known", []Sample{{6 * s, 101}, {7 * s, math.NaN()}, {8 * s, -1}, {9 * s, 100}}, 5 * s,
-			Busy{Busy: time.Second, Known: time.Second}, 9 * s},
-		{"a time that is none", []Sample{{math.MaxInt64, 100}}, 5 * s, Busy{Busy: time.Second, Known: time.Second}, math.MaxInt64},
+		{"nothing", nil, Busy{}},
+		{"each sample is about the time since the one before", []Sample{{5*s + 250_000, 100}, {5*s + 500_000, 0}, {6 * s, 50}},
+			Busy{Busy: 500 * time.Millisecond, Known: time.Second}},
+		{"a gap is not known, but for the last second of it", []Sample{{6 * s, 100}, {60 * s, 100}}, Busy{Busy: 2 * time.Second, Known: 2 * time.Second}},
+		{"samples read before do not count again", []Sample{{4 * s, 100}, {5 * s, 100}, {5*s + 1, 100}}, Busy{Busy: time.Microsecond, Known: time.Microsecond}},
+		{"a percentage that is none is time that is not known", []Sample{{6 * s, 101}, {7 * s, math.NaN()}, {8 * s, -1}, {9 * s, 100}},
+			Busy{Busy: time.Second, Known: time.Second}},
+		{"a time that is none", []Sample{{0, 100}, {math.MaxInt64, 100}}, Busy{Busy: time.Second, Known: time.Second}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			test.want.Source = FromSamples
-			b, last := integrate(test.samples, test.since)
-			require.Equal(t, test.want, b)
-			require.Equal(t, test.last, last)
+			require.Equal(t, test.want, integrate(test.samples, 5*s))
 		})
 	}
 }
@@ -44,27 +38,35 @@ func TestIntegrate(t *testing.T) {
 func TestIntegrateProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		since := rapid.Int64Range(1, 1<<50).Draw(t, "since")
-		at, percents := since, 0.0
+		at := since
 		var samples []Sample
 		for range rapid.IntRange(0, 50).Draw(t, "samples") {
 			at += rapid.Int64Range(1, 3_000_000).Draw(t, "gap")
-			p := float64(rapid.IntRange(-1, 101).Draw(t, "percent"))
-			percents = max(percents, p)
-			samples = append(samples, Sample{at, p})
+			samples = append(samples, Sample{at, float64(rapid.IntRange(-1, 101).Draw(t, "percent"))})
 		}
-		b, last := integrate(samples, since)
+		b := integrate(samples, since)
 		require.LessOrEqual(t, b.Busy, b.Known)
 		require.GreaterOrEqual(t, b.Busy, time.Duration(0))
 		require.LessOrEqual(t, b.Known, time.Duration(at-since)*time.Microsecond, "no more than the time that passed")
 
 		// However a poller cuts the ring, the sums are the same.
 		cut := rapid.IntRange(0, len(samples)).Draw(t, "cut")
-		first, middle := integrate(samples[:cut], since)
-		second, end := integrate(samples[cut:], middle)
-		require.Equal(t, last, end)
+		first, middle := integrate(samples[:cut], since), since
+		if cut > 0 {
+			middle = samples[cut-1].At
+		}
+		second := integrate(samples[cut:], middle)
 		require.Equal(t, b.Known, first.Known+second.Known)
 		require.Equal(t, b.Busy, first.Busy+second.Busy)
 	})
+}
+
+func TestBegin(t *testing.T) {
+	const s = 1_000_000
+	require.Equal(t, int64(90*s-100_000), begin(100*s, 90*s-100_000, 10*time.Second), "where the last round ended, though it was a little earlier")
+	require.Equal(t, int64(90*s+100_000), begin(100*s, 90*s+100_000, 10*time.Second), "or later")
+	require.Equal(t, int64(90*s), begin(100*s, 80*s, 10*time.Second), "there was a round in between that the ring told nothing of")
+	require.Equal(t, int64(90*s), begin(100*s, 0, 10*time.Second))
 }
 
 func TestHasBadLists(t *testing.T) {

@@ -57,8 +57,8 @@ type Device interface {
 	// a place that is empty is ErrNotFound.
 	Instance(place int) (Instance, error)
 	// Samples appends to samples what the driver's ring of utilisation samples
-	// holds that is newer than since (microseconds since 1970), oldest first.
-	Samples(since int64, samples []Sample) ([]Sample, error)
+	// holds.
+	Samples(samples []Sample) ([]Sample, error)
 	// Rate is the utilisation in percent over the last fraction of a second.
 	Rate() (float64, error)
 	// Activity measures how busy a MIG GPU instance is.
@@ -105,7 +105,7 @@ type Events interface {
 // Sample is one entry of the driver's ring: how busy a GPU was, in percent,
 // since the entry before it.
 type Sample struct {
-	At      int64 // microseconds since 1970
+	At      int64 // microseconds, by a clock of the driver's
 	Percent float64
 }
 

@@ -128,9 +128,11 @@ func (m *Meter) Version() string {
 	return ""
 }
 
-// Sample reads all GPUs. The error is ErrReleased, ErrClosed, a *HangError, or what keeps
-// the driver as a whole from answering; what is wrong with a single GPU is in
-// its Reading.
+// Sample reads all GPUs. The error is ErrReleased, ErrClosed, a *HangError, or
+// what keeps the driver as a whole from answering; what is wrong with a single
+// GPU is in its Reading. After a *HangError, or an error that is ErrOtherVersion
+// (the driver was exchanged, but a library once loaded stays loaded), only
+// another process can go on.
 func (m *Meter) Sample() (*Round, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 type gpu struct {
 	GPU
 	round      uint64 // in which it was last seen, lost or not
-	lastSample int64  // newest sample of the ring that was read, µs since 1970; 0: none yet
-	began      bool   // there was a round with this GPU before
+	lastSample int64  // newest sample of the ring that was read, by the driver's clock; 0: none yet
+	began      bool   // the round before has read it, as a GPU that is not in MIG mode
 	ecc        *ECC
 	eccTried   time.Duration
 	instances  map[string]*instance
@@ -164,7 +164,7 @@ func (m *Meter) read(r *Round, slot int, device Device, uuid string) Reading {
 		reading.Busy = m.busy(r, g, device)
 		reading.Processes = m.processes(uuid, device)
 	}
-	g.began = true
+	g.began = !mig
 	reading.GPU = g.GPU
 	return reading
 }
@@ -221,56 +221,6 @@ func (m *Meter) ecc(r *Round, g *gpu, device Device) *ECC {
 	ecc.ReadAt = r.Boot
 	g.ecc = &ecc
 	return g.ecc
-}
-
-// busy is how long the GPU was at work since the round before.
-func (m *Meter) busy(r *Round, g *gpu, device Device) *Busy {
-	now := r.At.UnixMicro()
-	since := g.lastSample
-	if since > r.At.Add(clockSlack).UnixMicro() {
-		// The clock was set back: what is in the ring by now can't be told from
-		// what was there before.
-		since, g.began = 0, false
-	}
-	var err error
-	m.samples, err = device.Samples(since, m.samples[:0])
-	if len(m.samples) > 0 {
-		b, last := integrate(m.samples, since)
-		g.lastSample = last
-		m.note(g.UUID, "utilisation", nil)
-		if !g.began || since == 0 {
-			return nil // the ring reaches back before our time
-		}
-		if b.Known > 0 {
-			return &b
-		}
-		return nil
-	}
-	if err == nil {
-		err = ErrNotFound
-	}
-	b := m.rate(r, g, device, err)
-	g.lastSample = now
-	return b
-}
-
-// rate is the utilisation of the last second, where the ring is empty.
-func (m *Meter) rate(r *Round, g *gpu, device Device, ring error) *Busy {
-	percent, err := device.Rate()
-	if err == nil && !isPercent(percent) {
-		err = fmt.Errorf("utilisation of %g percent", percent)
-	}
-	if err != nil {
-		err = errors.Join(ring, err)
-	}
-	if !m.note(g.UUID, "utilisation", err) || !g.began {
-		return nil
-	}
-	known := min(r.Elapsed, sampleReach)
-	if known == 0 {
-		return nil
-	}
-	return &Busy{Busy: part(known, percent), Known: known, Source: FromRate}
 }
 
 // dropUnseen forgets GPUs that were not seen in this round, and instances.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -46,14 +47,13 @@ type watcher struct {
 	length time.Duration // of one wait
 	stop   chan struct{}
 	done   chan struct{}
+	lost   atomic.Bool // a GPU that is watched is lost, which keeps the others from being heard
 }
 
-// rewatch watches devices, if there is one among them that is not watched yet
-// or if one that is watched is gone. One that is lost stays watched: the reason
-// may be an Xid that is still to come.
+// rewatch watches devices, if those that are watched are not the right ones any
+// more. What happens meanwhile is not seen.
 func (m *Meter) rewatch(devices []Device, uuids []string) {
-	if m.watch != nil && !slices.ContainsFunc(uuids, func(uuid string) bool { return !slices.Contains(m.watch.uuids, uuid) }) &&
-		!slices.ContainsFunc(m.watch.uuids, func(uuid string) bool { return m.known[uuid] == nil }) {
+	if m.watch != nil && m.watch.fits(uuids, m.known) {
 		return
 	}
 	m.note("", "Xid errors", m.unwatch())
@@ -71,6 +71,26 @@ func (m *Meter) rewatch(devices []Device, uuids []string) {
 	}
 	w.events = events
 	go w.run()
+}
+
+// fits tells whether every GPU that is there is watched, and none that is gone
+// or makes waiting fail. One that is lost stays watched until then: the reason may
+// be an Xid that is still to come.
+func (w *watcher) fits(present []string, known map[string]*gpu) bool {
+	if w.lost.Load() {
+		return false
+	}
+	for _, uuid := range present {
+		if !slices.Contains(w.uuids, uuid) {
+			return false
+		}
+	}
+	for _, uuid := range w.uuids {
+		if known[uuid] == nil {
+			return false
+		}
+	}
+	return true
 }
 
 // unwatch ends the watcher.
@@ -94,8 +114,12 @@ func (w *watcher) run() {
 			return
 		default:
 		}
-		if err := w.wait(w.length); !errors.Is(err, ErrTimeout) {
-			w.pause() // a GPU that is lost makes the call fail at once, over and over
+		err := w.wait(w.length)
+		if errors.Is(err, ErrLost) {
+			w.lost.Store(true)
+		}
+		if !errors.Is(err, ErrTimeout) {
+			w.pause() // it may fail at once, over and over
 		}
 	}
 }

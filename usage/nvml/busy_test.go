@@ -84,21 +84,49 @@ func TestRingComesBack(t *testing.T) {
 	require.Equal(t, &meter.Busy{Busy: 5 * time.Second, Known: 5 * time.Second, Source: meter.FromSamples}, n.after(5 * time.Second).GPUs[0].Busy)
 }
 
+// TestDryRing is a driver that does not look at a GPU that does nothing: what it
+// has in its ring is old.
+func TestDryRing(t *testing.T) {
+	n := loaded(t, steps(simnvml.Step{}, simnvml.Step{At: 25, Percent: 100}), nil)
+	n.after(10 * time.Second)
+	n.change(func(s *simnvml.State) { s.GPUs[0].SampledUntil = start + 10_000_000 })
+	require.Equal(t, &meter.Busy{Known: time.Second, Source: meter.FromRate}, n.after(10 * time.Second).GPUs[0].Busy)
+	n.change(func(s *simnvml.State) { s.GPUs[0].SampledUntil = 0 })
+	require.Equal(t, &meter.Busy{Busy: 5 * time.Second, Known: 10 * time.Second, Source: meter.FromSamples}, n.after(10 * time.Second).GPUs[0].Busy)
+}
+
+// TestRotatedRing begins somewhere else than at its oldest sample.
+func TestRotatedRing(t *testing.T) {
+	n := loaded(t, steps(simnvml.Step{}, simnvml.Step{At: 3, Percent: 100}, simnvml.Step{At: 4}), func(g *simnvml.GPU) { g.SampleStart = 70 })
+	require.Equal(t, &meter.Busy{Busy: time.Second, Known: 10 * time.Second, Source: meter.FromSamples}, n.after(10 * time.Second).GPUs[0].Busy)
+}
+
+// TestOtherClock stamps samples with the time since the boot, as some drivers
+// do.
+func TestOtherClock(t *testing.T) {
+	n := newNode(t, simnvml.State{GPUs: []simnvml.GPU{a100(0)}})
+	n.state.GPUs[0].Load = simnvml.Steady(100)
+	n.clock.now.Store(3_600_000_000)
+	n.open()
+	n.after(0)
+	require.Equal(t, 10*time.Second, n.after(10 * time.Second).GPUs[0].Busy.Busy)
+}
+
 // TestClockIsSet sets the wall clock, by which the ring's samples are stamped.
 func TestClockIsSet(t *testing.T) {
 	t.Run("forward", func(t *testing.T) {
 		n := loaded(t, simnvml.Steady(100), nil)
 		n.after(10 * time.Second)
-		n.clock.now += time.Hour.Microseconds()
+		n.clock.now.Add(time.Hour.Microseconds())
 		r := n.after(10 * time.Second)
 		require.Equal(t, 10*time.Second, r.Elapsed, "durations are by the clock since the boot")
-		require.LessOrEqual(t, r.GPUs[0].Busy.Known, 31*time.Second, "as much as the ring holds")
+		require.Equal(t, 10*time.Second, r.GPUs[0].Busy.Known, "nothing is made of the hour in between")
 		require.Equal(t, 10*time.Second, n.after(10 * time.Second).GPUs[0].Busy.Known)
 	})
 	t.Run("back", func(t *testing.T) {
 		n := loaded(t, simnvml.Steady(100), nil)
 		n.after(10 * time.Second)
-		n.clock.now -= time.Hour.Microseconds()
+		n.clock.now.Add(-time.Hour.Microseconds())
 		r := n.after(10 * time.Second)
 		require.Equal(t, 10*time.Second, r.Elapsed)
 		require.Nil(t, r.GPUs[0].Busy, "not known for this round")

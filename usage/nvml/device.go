@@ -164,12 +164,13 @@ func (v *device) Rate() (float64, error) {
 	return float64(u.Gpu), v.d.end(fnRates, ret)
 }
 
-// Samples implements meter.Device.
-func (v *device) Samples(since int64, samples []meter.Sample) ([]meter.Sample, error) {
+// Samples implements meter.Device. The library could leave out what is older
+// than a time; but if the clock is set back, that would be everything.
+func (v *device) Samples(samples []meter.Sample) ([]meter.Sample, error) {
 	if err := v.d.begin(fnSamples); err != nil {
 		return samples, err
 	}
-	kind, ring, ret := v.handle.GetSamples(binding.GPU_UTILIZATION_SAMPLES, uint64(max(0, since)))
+	kind, ring, ret := v.handle.GetSamples(binding.GPU_UTILIZATION_SAMPLES, 0)
 	if err := v.d.end(fnSamples, ret); err != nil {
 		return samples, err
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,17 +61,22 @@ type node struct {
 	log   *logLines
 }
 
-type clock struct {
-	now  int64         // µs since 1970
-	boot time.Duration // runs on when now is set
-}
+// clock is set by the test and read by the goroutine that waits for events.
+type clock struct{ now, boot atomic.Int64 } // µs since 1970; ns since the boot, which run on when now is set
 
-func (c *clock) Now() time.Time      { return time.UnixMicro(c.now).UTC() }
-func (c *clock) Boot() time.Duration { return c.boot }
+func (c *clock) Now() time.Time      { return time.UnixMicro(c.now.Load()).UTC() }
+func (c *clock) Boot() time.Duration { return time.Duration(c.boot.Load()) }
+
+func (c *clock) pass(d time.Duration) {
+	c.now.Add(d.Microseconds())
+	c.boot.Add(int64(d))
+}
 
 func newNode(t testing.TB, s simnvml.State) *node {
 	t.Helper()
-	n := &node{t: t, path: filepath.Join(t.TempDir(), "gpus"), state: s, clock: &clock{now: start, boot: time.Hour}, log: &logLines{}}
+	n := &node{t: t, path: filepath.Join(t.TempDir(), "gpus"), state: s, clock: &clock{}, log: &logLines{}}
+	n.clock.now.Store(start)
+	n.clock.boot.Store(int64(time.Hour))
 	t.Setenv(simnvml.Variable, n.path)
 	n.change(nil)
 	return n
@@ -82,7 +88,7 @@ func (n *node) change(f func(*simnvml.State)) {
 	if f != nil {
 		f(&n.state)
 	}
-	n.state.Now = n.clock.now
+	n.state.Now = n.clock.now.Load()
 	require.NoError(n.t, n.state.Write(n.path))
 }
 
@@ -111,8 +117,7 @@ func (n *node) open() *node {
 // after lets time pass and reads the GPUs.
 func (n *node) after(d time.Duration) *meter.Round {
 	n.t.Helper()
-	n.clock.now += d.Microseconds()
-	n.clock.boot += d
+	n.clock.pass(d)
 	n.change(nil)
 	r, err := n.meter.Sample()
 	require.NoError(n.t, err)

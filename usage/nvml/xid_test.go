@@ -51,16 +51,28 @@ func TestXids(t *testing.T) {
 }
 
 // TestXidOfLostGPU is told although the GPU does not even tell its UUID any
-// more.
+// more. From then on, waiting for events of this GPU fails, which must not make
+// the meter deaf to the others.
 func TestXidOfLostGPU(t *testing.T) {
 	n := newNode(t, simnvml.State{GPUs: []simnvml.GPU{a100(0), a100(1)}}).open()
 	n.after(time.Second)
-	n.change(func(s *simnvml.State) { s.GPUs[0].Lost = true })
-	require.ErrorIs(t, n.after(time.Second).GPUs[0].Err, meter.ErrLost)
+	n.state.GPUs[0].Lost = true
 	n.happen(simnvml.Xid{GPU: uuid(0), Code: 79})
 	got, _ := n.xids(1)
 	require.Equal(t, uuid(0), got[0].UUID)
 	require.Equal(t, uint64(79), got[0].Code)
+
+	time.Sleep(50 * time.Millisecond) // until waiting fails
+	require.ErrorIs(t, n.after(time.Second).GPUs[0].Err, meter.ErrLost)
+	n.happen(simnvml.Xid{GPU: uuid(1), Code: 31})
+	got, _ = n.xids(1)
+	require.Equal(t, uuid(1), got[0].UUID)
+
+	n.change(func(s *simnvml.State) { s.GPUs[0].Lost = false })
+	n.after(time.Second)
+	n.happen(simnvml.Xid{GPU: uuid(0), Code: 13})
+	got, _ = n.xids(1)
+	require.Equal(t, uuid(0), got[0].UUID, "and it is heard again when it is back")
 }
 
 // TestXidOfNewGPU watches a GPU that came while the meter ran, and one that was

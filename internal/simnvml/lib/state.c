@@ -131,7 +131,8 @@ static bool set_gpu(struct gpu *g, const char *key, char *value)
 	const struct key keys[] = {
 		{"minor", &g->minor}, {"memory", &g->memory}, {"memory_reserved", &g->reserved}, {"memory_used", &g->used},
 		{"power", &g->power}, {"mig", &g->mig}, {"mig_pending", &g->mig_pending}, {"slices", &g->slices},
-		{"sample_count", &g->ring}, {"sample_period", &g->period}, {0},
+		{"sample_count", &g->ring}, {"sample_period", &g->period},
+		{"sampled_until", &g->sampled_until}, {"sample_start", &g->sample_start}, {0},
 	};
 	return set_number(keys, key, value);
 }
@@ -173,7 +174,7 @@ static bool open_section(struct state *s, const char *name, enum section *in)
 		*in = GPU;
 		s->gpu[s->gpus++] = (struct gpu){
 			.minor = ABSENT, .memory = ABSENT, .reserved = 0, .used = ABSENT, .power = ABSENT, .mig = ABSENT,
-			.mig_pending = ABSENT, .slices = 7, .ring = 120, .period = 166667, .ecc = {ABSENT, ABSENT, ABSENT, ABSENT},
+			.mig_pending = ABSENT, .slices = 7, .ring = 120, .period = 166667, .sampled_until = ABSENT, .ecc = {ABSENT, ABSENT, ABSENT, ABSENT},
 		};
 		return true;
 	}

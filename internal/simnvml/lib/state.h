@@ -27,7 +27,7 @@ struct load {
 struct gpu {
 	char uuid[NAME], pci[32], name[NAME];
 	unsigned long long minor, memory, reserved, used, power, mig, mig_pending, slices;
-	unsigned long long ring, period;
+	unsigned long long ring, period, sampled_until, sample_start;
 	unsigned long long ecc[4]; /* corrected and uncorrected since the boot, and over the lifetime */
 	struct load load;
 	bool gpm, lost, no_events, garbage;
