@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package simulate
+
+import "slices"
+
+// lane is the waiting jobs that are alike in all that decides who is next but
+// when they came: of one owner, with one declared priority, of one size. The
+// first in front is the next.
+type lane struct {
+	owner, account int32
+	gpus           int32
+	part           int16
+	size           int16 // index in queue.sizes of the partition
+	qos            uint32
+	free           bool // its jobs declared to be unallocated
+
+	allocated  bool    // its jobs are charged
+	key        float64 // priority of the first job
+	head, tail int32   // jobs; -1 if there are none
+	count      int32
+
+	at     int32 // in the heap of its partition; -1 if it isn't there
+	atSize int32 // in sized
+	parked bool  // its account's quota is used up
+}
+
+type laneKey struct {
+	owner, gpus int32
+	part        int16
+	qos         uint32
+	free        bool
+}
+
+// queue is all waiting jobs.
+type queue struct {
+	lanes  []lane
+	number map[laneKey]int32
+	of     []int32 // by job: its lane
+	next   []int32 // by job
+	prev   []int32
+	seq    []int64 // by job: the order in which they were queued
+	last   int64
+
+	parts []queuePart
+	owned [][]int32 // by account: its lanes
+}
+
+// queuePart is the queue of a partition.
+type queuePart struct {
+	heap  []int32   // lanes with jobs, the next in front
+	sizes []int32   // sizes of jobs, ascending
+	sized [][]int32 // by size: lanes with jobs
+	jobs  []int     // by size: how many jobs wait
+}
+
+func newQueue(w *Workload, parts int, accountOf []int32, accounts int) *queue {
+	n := len(w.Jobs)
+	q := &queue{
+		number: make(map[laneKey]int32), of: make([]int32, n), next: make([]int32, n), prev: make([]int32, n),
+		seq: make([]int64, n), parts: make([]queuePart, parts), owned: make([][]int32, accounts),
+	}
+	for i := range w.Jobs {
+		q.of[i] = q.laneOf(&w.Jobs[i], accountOf)
+	}
+	q.findSizes()
+	return q
+}
+
+func (q *queue) laneOf(j *Job, accountOf []int32) int32 {
+	key := laneKey{j.Owner, j.GPUs, j.Partition, j.QOS, j.MinRuntime == 0}
+	n, known := q.number[key]
+	if !known {
+		n = int32(len(q.lanes))
+		q.number[key] = n
+		account := accountOf[j.Owner]
+		q.lanes = append(q.lanes, lane{
+			owner: j.Owner, account: account, gpus: j.GPUs, part: j.Partition, qos: j.QOS, free: key.free,
+			allocated: true, head: -1, tail: -1, at: -1, atSize: -1,
+		})
+		q.owned[account] = append(q.owned[account], n)
+	}
+	return n
+}
+
+func (q *queue) findSizes() {
+	for p := range q.parts {
+		part := &q.parts[p]
+		for i := range q.lanes {
+			if int(q.lanes[i].part) == p {
+				part.sizes = append(part.sizes, q.lanes[i].gpus)
+			}
+		}
+		slices.Sort(part.sizes)
+		part.sizes = slices.Compact(part.sizes)
+		part.sized = make([][]int32, len(part.sizes))
+		part.jobs = make([]int, len(part.sizes))
+	}
+	for i := range q.lanes {
+		l := &q.lanes[i]
+		size, _ := slices.BinarySearch(q.parts[l.part].sizes, l.gpus)
+		l.size = int16(size)
+	}
+}
+
+// push puts a job at the end of its lane; first tells that it is the first
+// there now, and its key has to be set.
+func (q *queue) push(job int32) (l *lane, first bool) {
+	l = &q.lanes[q.of[job]]
+	q.last++
+	q.seq[job], q.next[job], q.prev[job] = q.last, -1, l.tail
+	if l.tail >= 0 {
+		q.next[l.tail] = job
+	} else {
+		l.head = job
+	}
+	l.tail = job
+	l.count++
+	q.parts[l.part].jobs[l.size]++
+	return l, l.count == 1
+}
+
+// remove takes a job out of its lane; first tells that it was the first there.
+func (q *queue) remove(job int32) (l *lane, first bool) {
+	l = &q.lanes[q.of[job]]
+	first = l.head == job
+	if q.prev[job] >= 0 {
+		q.next[q.prev[job]] = q.next[job]
+	} else {
+		l.head = q.next[job]
+	}
+	if q.next[job] >= 0 {
+		q.prev[q.next[job]] = q.prev[job]
+	} else {
+		l.tail = q.prev[job]
+	}
+	l.count--
+	q.parts[l.part].jobs[l.size]--
+	return l, first
+}
+
+// enter puts a lane that has jobs and a key into the heap of its partition.
+func (q *queue) enter(n int32) {
+	l := &q.lanes[n]
+	p := &q.parts[l.part]
+	if l.atSize < 0 {
+		l.atSize = int32(len(p.sized[l.size]))
+		p.sized[l.size] = append(p.sized[l.size], n)
+	}
+	if l.parked {
+		return
+	}
+	if l.at < 0 {
+		l.at = int32(len(p.heap))
+		p.heap = append(p.heap, n)
+	}
+	q.fix(p, l.at)
+}
+
+// leave takes a lane out of the heap; gone tells that it has no jobs any more.
+func (q *queue) leave(n int32, gone bool) {
+	l := &q.lanes[n]
+	p := &q.parts[l.part]
+	if gone && l.atSize >= 0 {
+		list := p.sized[l.size]
+		end := list[len(list)-1]
+		list[l.atSize] = end
+		q.lanes[end].atSize = l.atSize
+		p.sized[l.size] = list[:len(list)-1]
+		l.atSize = -1
+	}
+	if l.at < 0 {
+		return
+	}
+	at, end := l.at, int32(len(p.heap)-1)
+	l.at = -1
+	if at != end {
+		p.heap[at] = p.heap[end]
+		q.lanes[p.heap[at]].at = at
+	}
+	p.heap = p.heap[:end]
+	if at < end {
+		q.fix(p, at)
+	}
+}
+
+// before tells whether lane a is to be served before lane b.
+func (q *queue) before(a, b int32) bool {
+	x, y := &q.lanes[a], &q.lanes[b]
+	if x.key != y.key {
+		return x.key > y.key
+	}
+	return q.seq[x.head] < q.seq[y.head]
+}
+
+// fix restores the heap where one lane's key has changed.
+func (q *queue) fix(p *queuePart, at int32) {
+	if at > 0 && q.before(p.heap[at], p.heap[(at-1)/2]) {
+		q.up(p, at)
+		return
+	}
+	q.down(p, at)
+}
+
+func (q *queue) up(p *queuePart, at int32) {
+	n := p.heap[at]
+	for at > 0 {
+		above := (at - 1) / 2
+		if !q.before(n, p.heap[above]) {
+			break
+		}
+		p.heap[at] = p.heap[above]
+		q.lanes[p.heap[at]].at = at
+		at = above
+	}
+	p.heap[at] = n
+	q.lanes[n].at = at
+}
+
+func (q *queue) down(p *queuePart, at int32) {
+	n, size := p.heap[at], int32(len(p.heap))
+	for {
+		below := 2*at + 1
+		if below >= size {
+			break
+		}
+		if below+1 < size && q.before(p.heap[below+1], p.heap[below]) {
+			below++
+		}
+		if !q.before(p.heap[below], n) {
+			break
+		}
+		p.heap[at] = p.heap[below]
+		q.lanes[p.heap[at]].at = at
+		at = below
+	}
+	p.heap[at] = n
+	q.lanes[n].at = at
+}
+
+// heapify orders a heap anew after all keys have changed.
+func (q *queue) heapify(p *queuePart) {
+	for at := int32(len(p.heap)/2) - 1; at >= 0; at-- {
+		q.down(p, at)
+	}
+}
+
+// sift makes a heap of lanes that is nobody's place in the queue.
+func (q *queue) sift(lanes []int32) {
+	for at := len(lanes)/2 - 1; at >= 0; at-- {
+		q.siftDown(lanes, at)
+	}
+}
+
+func (q *queue) siftDown(lanes []int32, at int) {
+	n := lanes[at]
+	for {
+		below := 2*at + 1
+		if below >= len(lanes) {
+			break
+		}
+		if below+1 < len(lanes) && q.before(lanes[below+1], lanes[below]) {
+			below++
+		}
+		if !q.before(lanes[below], n) {
+			break
+		}
+		lanes[at] = lanes[below]
+		at = below
+	}
+	lanes[at] = n
+}

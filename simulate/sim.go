@@ -1,0 +1,524 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package simulate
+
+import (
+	"math"
+	"sort"
+
+	"gpubudget/fairshare"
+)
+
+// sim is a run in progress. Whatever is looked at often is numbered and lies in
+// slices; names are used only to talk to fairshare.
+type sim struct {
+	cfg   *Config
+	p     *Policy
+	jobs  []Job
+	now   int64
+	until int64
+
+	names     []string // of accounts
+	accountOf []int32  // by owner
+	accounts  []account
+	owners    []owner
+
+	nodes  *nodes
+	queue  *queue
+	events events
+	slots  []slot
+	spare  []int32   // slots that are not in use
+	byEnd  [][]int32 // by partition: slots in the order of their time limits
+	free   [][]int32 // by partition: slots of unallocated jobs, the oldest first
+
+	done      []int64 // by job: what it has saved
+	submitted []int64 // by job
+	waited    []int64 // by job: until its first start; -1 before it
+	drawer    [][]int32
+	record    map[int32]*evictions // of jobs that were preempted
+	hold      []reservation        // by partition
+
+	standing standing
+	nextFull int64
+	dirty    bool // something has changed since the last full pass
+	counts   counts
+	pieces   []Piece // for reuse
+	scratch  scratch
+}
+
+// account is what an account has now, and what is counted of it.
+type account struct {
+	running int64   // GPUs charged
+	quota   int64   // GPUs at once, of Quota
+	guarded []int32 // slots of allocated jobs, by the end of their protection
+	asked   series  // pending and running, of jobs that mean to be charged
+	charged series
+	unpaid  series
+}
+
+// owner is what a user of an account uses.
+type owner struct {
+	gauge       gauge
+	decaying    decaying
+	outstanding int64 // GPUs pending and running
+}
+
+// slot is a running job.
+type slot struct {
+	job, owner, account int32
+	gpus                int32
+	part                int16
+	allocated           bool
+	start               int64
+	limitEnd            int64 // when it ends at the latest
+	protectedUntil      int64
+	gen                 uint32
+	pieces              []Piece
+}
+
+// counts are the sums that are no account's.
+type counts struct {
+	started, finished int
+	evicted, lost     int    // preemptions, and runs lost with their nodes
+	evictedBy         [8]int // by rule
+	wasted            int64  // GPU-seconds lost to preemption
+	broken            int64  // GPU-seconds lost to nodes
+	capacity, used    int64  // GPU-seconds
+	stranded          int64  // GPU-seconds idle while a job waits that would fit by count
+	strandedNow       int64  // GPUs
+	slowdowns         []float64
+}
+
+// never is later than any run.
+const never = math.MaxInt64 / 4
+
+func newSim(cfg *Config) *sim {
+	w := cfg.Workload
+	s := &sim{
+		cfg: cfg, p: &cfg.Policy, jobs: w.Jobs, until: cfg.Until,
+		accountOf: make([]int32, len(w.Owners)), owners: make([]owner, len(w.Owners)),
+		nodes: newNodes(&cfg.Cluster),
+		byEnd: make([][]int32, len(cfg.Cluster.Partitions)), free: make([][]int32, len(cfg.Cluster.Partitions)),
+		done: make([]int64, len(w.Jobs)), submitted: make([]int64, len(w.Jobs)), waited: make([]int64, len(w.Jobs)),
+		drawer: make([][]int32, len(w.Owners)), record: make(map[int32]*evictions),
+		hold: make([]reservation, len(cfg.Cluster.Partitions)),
+	}
+	if s.until == 0 {
+		s.until = never
+	}
+	number := make(map[string]int32)
+	for i, o := range w.Owners {
+		n, known := number[o.Account]
+		if !known {
+			n = int32(len(s.names))
+			number[o.Account] = n
+			s.names = append(s.names, o.Account)
+		}
+		s.accountOf[i] = n
+	}
+	s.accounts = make([]account, len(s.names))
+	s.queue = newQueue(w, len(cfg.Cluster.Partitions), s.accountOf, len(s.names))
+	for i := range s.waited {
+		s.waited[i] = -1
+	}
+	for i := range s.hold {
+		s.hold[i].job = -1
+	}
+	for i, o := range cfg.Cluster.Outages {
+		s.events.push(event{at: o.From, kind: nodeAway, id: int32(i)})
+		s.events.push(event{at: o.Until, kind: nodeBack, id: int32(i)})
+	}
+	s.standing.prepare(s)
+	return s
+}
+
+// run lets time go by, from one instant at which something happens to the next.
+func (s *sim) run() {
+	submitted := 0
+	for {
+		at := s.nextInstant(submitted)
+		if at >= s.until || at == never {
+			break
+		}
+		s.passTime(at)
+		for len(s.events) > 0 && s.events[0].at == at {
+			s.happen(s.events.pop())
+		}
+		for submitted < len(s.jobs) && s.jobs[submitted].Submit <= at {
+			s.submit(int32(submitted))
+			submitted++
+			if s.cfg.Progress != nil && submitted%4096 == 0 {
+				s.cfg.Progress(submitted, len(s.jobs))
+			}
+		}
+		s.schedule()
+	}
+	if s.until == never {
+		s.until = s.now
+	}
+	s.passTime(s.until)
+	if s.cfg.Progress != nil {
+		s.cfg.Progress(len(s.jobs), len(s.jobs))
+	}
+}
+
+// nextInstant is when something happens next.
+func (s *sim) nextInstant(submitted int) int64 {
+	at := int64(never)
+	if submitted < len(s.jobs) {
+		at = s.jobs[submitted].Submit
+	}
+	if len(s.events) > 0 {
+		at = min(at, s.events[0].at)
+	}
+	if s.waiting() && (s.dirty || s.p.Contract != nil) && (at < never || s.busy()) {
+		at = min(at, s.nextFull)
+	}
+	return max(at, s.now)
+}
+
+// waiting tells whether any job waits.
+func (s *sim) waiting() bool {
+	for i := range s.queue.parts {
+		for _, n := range s.queue.parts[i].jobs {
+			if n > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// busy tells whether any job runs.
+func (s *sim) busy() bool { return len(s.slots) > len(s.spare) }
+
+// passTime adds up what holds until an instant and goes there.
+func (s *sim) passTime(at int64) {
+	c := &s.counts
+	span := at - s.now
+	for i := range s.nodes.parts {
+		p := &s.nodes.parts[i]
+		c.capacity += span * int64(p.up)
+	}
+	c.stranded += span * c.strandedNow
+	s.now = at
+}
+
+// happen lets an event happen.
+func (s *sim) happen(e event) {
+	s.dirty = true
+	switch e.kind {
+	case jobEnds:
+		if sl := &s.slots[e.id]; sl.gen == e.gen {
+			s.finish(e.id)
+		}
+	case jobReturns:
+		s.enqueue(e.id)
+	case nodeAway:
+		s.takeNodeAway(&s.cfg.Cluster.Outages[e.id])
+	case nodeBack:
+		s.bringNodeBack(&s.cfg.Cluster.Outages[e.id])
+	}
+}
+
+// submit is a job's arrival. Who has as much outstanding as he means to have
+// keeps it in his drawer.
+func (s *sim) submit(job int32) {
+	j := &s.jobs[job]
+	if s.cfg.Workload.Outstanding != nil && !j.Debug {
+		if len(s.drawer[j.Owner]) > 0 || !s.room(j) {
+			s.drawer[j.Owner] = append(s.drawer[j.Owner], job)
+			return
+		}
+	}
+	s.arrive(job)
+}
+
+func (s *sim) room(j *Job) bool {
+	limit, out := int64(s.cfg.Workload.Outstanding[j.Owner]), s.owners[j.Owner].outstanding
+	return limit == 0 || out == 0 || out+int64(j.GPUs) <= limit
+}
+
+func (s *sim) arrive(job int32) {
+	j := &s.jobs[job]
+	s.owners[j.Owner].outstanding += int64(j.GPUs)
+	s.submitted[job] = s.now
+	s.enqueue(job)
+}
+
+// enqueue puts a job into the queue.
+func (s *sim) enqueue(job int32) {
+	s.dirty = true
+	l, first := s.queue.push(job)
+	if s.asks(l) {
+		s.accounts[l.account].asked.add(s.now, int64(l.gpus))
+	}
+	if first {
+		s.enter(l)
+	}
+}
+
+// asks tells whether a lane's jobs mean to be charged.
+func (s *sim) asks(l *lane) bool { return !l.free || s.p.Contract == nil }
+
+// enter puts a lane with a new first job in its place.
+func (s *sim) enter(l *lane) {
+	s.standing.key(s, l)
+	s.queue.enter(s.queue.of[l.head])
+}
+
+// dequeue takes a job out of the queue.
+func (s *sim) dequeue(job int32) {
+	n := s.queue.of[job]
+	l, first := s.queue.remove(job)
+	switch {
+	case l.count == 0:
+		s.queue.leave(n, true)
+		l.parked = false
+	case first:
+		s.enter(l)
+	}
+}
+
+// start starts a waiting job on pieces of nodes.
+func (s *sim) start(job int32, pieces []Piece, allocated bool) {
+	j, l := &s.jobs[job], &s.queue.lanes[s.queue.of[job]]
+	if h := &s.hold[j.Partition]; h.job == job {
+		s.release(h)
+	}
+	s.dequeue(job)
+	s.nodes.takeAll(pieces)
+	n := s.newSlot()
+	sl := &s.slots[n]
+	*sl = slot{
+		job: job, owner: j.Owner, account: l.account, gpus: j.GPUs, part: j.Partition, allocated: allocated,
+		start: s.now, limitEnd: s.now + j.Limit, protectedUntil: s.now,
+		gen: sl.gen + 1, pieces: append(sl.pieces[:0], pieces...),
+	}
+	if allocated {
+		sl.protectedUntil += s.minRuntime(j)
+	}
+	s.account(sl, int64(j.GPUs))
+	s.file(n)
+	left := max(j.Run-s.done[job], 1)
+	s.events.push(event{s.now + min(left, j.Limit), jobEnds, n, sl.gen})
+	s.counts.started++
+	if s.waited[job] < 0 {
+		s.waited[job] = s.now - s.submitted[job]
+	}
+}
+
+// minRuntime is for how long a job is protected.
+func (s *sim) minRuntime(j *Job) int64 {
+	declared := j.MinRuntime
+	if declared < 0 {
+		declared = int64(s.p.MinRuntime.Seconds())
+	}
+	return min(declared, int64(s.p.MinRuntimeCap.Seconds()), j.Limit)
+}
+
+func (s *sim) newSlot() int32 {
+	if n := len(s.spare); n > 0 {
+		slot := s.spare[n-1]
+		s.spare = s.spare[:n-1]
+		return slot
+	}
+	s.slots = append(s.slots, slot{})
+	return int32(len(s.slots) - 1)
+}
+
+// account counts GPUs that a slot begins to use, or ceases to if there are fewer
+// than none.
+func (s *sim) account(sl *slot, gpus int64) {
+	a, o := &s.accounts[sl.account], &s.owners[sl.owner]
+	switch {
+	case sl.allocated:
+		a.running += gpus
+		a.charged.add(s.now, gpus)
+	default:
+		a.unpaid.add(s.now, gpus)
+	}
+	switch s.p.Kind {
+	case Budgets:
+		if sl.allocated {
+			o.gauge.add(s.now, gpus)
+		}
+	case Multifactor:
+		o.decaying.advance(s.now, s.p.HalfLife.Seconds())
+		o.decaying.gpus += gpus
+	case FIFO, Quota:
+	}
+}
+
+// file puts a running job on the lists it is looked for in.
+func (s *sim) file(n int32) {
+	sl := &s.slots[n]
+	s.byEnd[sl.part] = insert(s.byEnd[sl.part], s.endsBefore(n), n)
+	switch {
+	case !sl.allocated:
+		s.free[sl.part] = append(s.free[sl.part], n)
+	case s.p.Contract != nil:
+		guarded := &s.accounts[sl.account].guarded
+		*guarded = insert(*guarded, s.guardedBefore(*guarded, n), n)
+	}
+}
+
+func (s *sim) unfile(n int32) {
+	sl := &s.slots[n]
+	s.byEnd[sl.part] = removeAt(s.byEnd[sl.part], s.endsBefore(n))
+	switch {
+	case !sl.allocated:
+		for i, other := range s.free[sl.part] {
+			if other == n {
+				s.free[sl.part] = removeAt(s.free[sl.part], i)
+				return
+			}
+		}
+	case s.p.Contract != nil:
+		guarded := &s.accounts[sl.account].guarded
+		*guarded = removeAt(*guarded, s.guardedBefore(*guarded, n))
+	}
+}
+
+// endsBefore is how many slots of the partition end before slot n at the latest.
+func (s *sim) endsBefore(n int32) int {
+	sl, list := &s.slots[n], s.byEnd[s.slots[n].part]
+	return sort.Search(len(list), func(i int) bool {
+		other := &s.slots[list[i]]
+		if other.limitEnd != sl.limitEnd {
+			return other.limitEnd > sl.limitEnd
+		}
+		return list[i] >= n
+	})
+}
+
+// guardedBefore is how many slots of a list are protected for less long than n.
+func (s *sim) guardedBefore(list []int32, n int32) int {
+	sl := &s.slots[n]
+	return sort.Search(len(list), func(i int) bool {
+		other := &s.slots[list[i]]
+		if other.protectedUntil != sl.protectedUntil {
+			return other.protectedUntil > sl.protectedUntil
+		}
+		return list[i] >= n
+	})
+}
+
+func insert(list []int32, at int, n int32) []int32 {
+	list = append(list, 0)
+	copy(list[at+1:], list[at:])
+	list[at] = n
+	return list
+}
+
+func removeAt(list []int32, at int) []int32 {
+	return append(list[:at], list[at+1:]...)
+}
+
+// tell lets the recorder know of a stint.
+func (s *sim) tell(sl *slot, how Ending) {
+	if s.cfg.Record != nil {
+		s.cfg.Record(Stint{int(sl.job), sl.start, s.now, sl.protectedUntil, sl.allocated, how, sl.pieces})
+	}
+}
+
+// stop takes a job off its nodes.
+func (s *sim) stop(n int32, how Ending) {
+	sl := &s.slots[n]
+	s.tell(sl, how)
+	s.unfile(n)
+	s.nodes.giveBack(sl.pieces)
+	s.account(sl, -int64(sl.gpus))
+	l := &s.queue.lanes[s.queue.of[sl.job]]
+	if s.asks(l) {
+		s.accounts[sl.account].asked.add(s.now, -int64(sl.gpus))
+	}
+	s.counts.used += int64(sl.gpus) * (s.now - sl.start)
+	sl.gen++
+	s.spare = append(s.spare, n)
+	s.unpark(sl.account)
+}
+
+// finish is the end of a job that is done, or whose time limit has come.
+func (s *sim) finish(n int32) {
+	sl := &s.slots[n]
+	job, o := sl.job, &s.owners[sl.owner]
+	s.stop(n, Done)
+	s.counts.finished++
+	j := &s.jobs[job]
+	s.counts.slowdowns = append(s.counts.slowdowns, slowdown(s.now-s.submitted[job], min(j.Run, j.Limit)))
+	o.outstanding -= int64(j.GPUs)
+	s.openDrawer(j.Owner)
+}
+
+// slowdown is how many times longer than it runs a job takes, where all that
+// runs for less than 10 seconds counts as 10.
+func slowdown(taken, run int64) float64 {
+	return max(float64(taken)/float64(max(run, 10)), 1)
+}
+
+func (s *sim) openDrawer(owner int32) {
+	kept := s.drawer[owner]
+	n := 0
+	for n < len(kept) && s.room(&s.jobs[kept[n]]) {
+		s.arrive(kept[n])
+		n++
+	}
+	s.drawer[owner] = kept[n:]
+}
+
+// requeue stops a job that has to run again. It goes on from where it saved
+// last; what it lost is returned in GPU-seconds.
+func (s *sim) requeue(n int32, how Ending) (lost int64) {
+	sl := &s.slots[n]
+	job, ran := sl.job, s.now-sl.start
+	saved := int64(0)
+	if every := int64(s.p.Checkpoint.Seconds()); every > 0 {
+		saved = ran / every * every
+	}
+	s.done[job] += saved
+	lost = int64(sl.gpus) * (ran - saved)
+	s.stop(n, how)
+	s.events.push(event{s.now + int64(s.p.RequeueHold.Seconds()), jobReturns, job, 0})
+	return lost
+}
+
+func (s *sim) takeNodeAway(o *Outage) {
+	node := int32(o.Node)
+	if s.nodes.class[node] == held {
+		s.release(&s.hold[s.nodes.part[node]])
+	}
+	s.nodes.move(node, away)
+	if o.Drain {
+		return
+	}
+	var victims []int32
+	for _, n := range s.byEnd[s.nodes.part[node]] {
+		for _, p := range s.slots[n].pieces {
+			if p.Node == node {
+				victims = append(victims, n)
+			}
+		}
+	}
+	for _, n := range victims {
+		s.counts.lost++
+		s.counts.broken += s.requeue(n, NodeLost)
+	}
+}
+
+func (s *sim) bringNodeBack(o *Outage) {
+	for i := range s.cfg.Cluster.Outages {
+		other := &s.cfg.Cluster.Outages[i]
+		if other.Node == o.Node && other != o && other.From <= s.now && other.Until > s.now {
+			return
+		}
+	}
+	if s.nodes.class[o.Node] == away {
+		s.nodes.move(int32(o.Node), open)
+	}
+}
+
+// instant is a second as fairshare counts time.
+func (s *sim) instant(second int64) fairshare.Instant {
+	return fairshare.At(s.cfg.Workload.Begin) + fairshare.Instant(second*1000)
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package simulate
+
+import (
+	"slices"
+	"time"
+
+	"gpubudget/fairshare"
+	"gpubudget/usage"
+)
+
+// standing is how everybody stands as of the last priority pass, and what
+// priorities follow from it.
+type standing struct {
+	at     int64 // of the last pass
+	passes int
+	budget *fairshare.Budget
+	seen   fairshare.Seen
+	size   fairshare.ClusterSize
+
+	ranking *fairshare.Ranking
+	strict  *fairshare.Strict
+	charges []fairshare.Charge
+	ahead   []fairshare.Charge
+	places  []int32 // by account: its place, 1 is the most under-served
+	worst   []int32 // accounts, the most over-served first
+	funded  []bool  // by account
+	yields  []int8  // by pair of accounts: can a job of the second yield to one of the first; 0 if nobody has asked
+
+	shares  []fairshare.Association
+	leaf    []int32 // by owner: his association
+	factors fairshare.Factors
+}
+
+// unallocatedBelow is taken off the priority of what isn't charged, so that it
+// comes after all that is.
+const unallocatedBelow = 2 * fairshare.MaxStrict
+
+func (st *standing) prepare(s *sim) {
+	st.at = -1 << 60
+	b := *s.cfg.Budget
+	b.Capacity = capacity(s)
+	st.budget = &b
+	st.size = fairshare.ClusterSize{Nodes: uint32(s.cfg.Cluster.Nodes()), CPUs: uint32(s.cfg.Cluster.GPUs())}
+	st.funded = make([]bool, len(s.names))
+	st.places = make([]int32, len(s.names))
+	st.yields = make([]int8, len(s.names)*len(s.names))
+	for a := range s.names {
+		st.worst = append(st.worst, int32(a))
+	}
+	for i := range s.queue.lanes {
+		l := &s.queue.lanes[i]
+		st.seen.Add(&fairshare.Job{Account: s.names[l.account], QOSPriority: l.qos})
+	}
+	st.ranking = fairshare.Rank(fairshare.Input{Budget: &fairshare.Budget{}})
+	switch s.p.Kind {
+	case Multifactor:
+		st.associate(s)
+	case Quota:
+		tree := st.budget.Tree(s.instant(0))
+		for i := range tree.Nodes {
+			a := slices.Index(s.names, tree.Nodes[i].Name)
+			if a >= 0 {
+				s.accounts[a].quota = int64(tree.Nodes[i].ShareOfCluster*float64(s.cfg.Cluster.GPUs()) + 0.5)
+			}
+		}
+	case Budgets, FIFO:
+	}
+}
+
+// capacity is how many GPUs there are, over time. Before the run there were as
+// many as there are without outages.
+func capacity(s *sim) []fairshare.Step[fairshare.MilliGPUs] {
+	type edge struct {
+		at   int64
+		gpus int
+	}
+	c := &s.cfg.Cluster
+	var edges []edge
+	for node := range c.Nodes() {
+		per := int(s.nodes.parts[s.nodes.part[node]].per)
+		var away [][2]int64
+		for _, o := range c.Outages {
+			if o.Node == node {
+				away = append(away, [2]int64{o.From, o.Until})
+			}
+		}
+		slices.SortFunc(away, func(x, y [2]int64) int { return int(x[0] - y[0]) })
+		for i := 0; i < len(away); i++ {
+			from, until := away[i][0], away[i][1]
+			for i+1 < len(away) && away[i+1][0] <= until {
+				i++
+				until = max(until, away[i][1])
+			}
+			edges = append(edges, edge{from, -per}, edge{until, per})
+		}
+	}
+	slices.SortFunc(edges, func(x, y edge) int { return int(x.at - y.at) })
+	steps := Always(fairshare.MilliGPUs(c.GPUs()) * fairshare.GPU)
+	for _, e := range edges {
+		last := &steps[len(steps)-1]
+		at := s.instant(e.at)
+		value := last.Value + fairshare.MilliGPUs(e.gpus)*fairshare.GPU
+		if last.From == at {
+			last.Value = value
+			continue
+		}
+		last.Until = at
+		steps = append(steps, fairshare.Step[fairshare.MilliGPUs]{Period: fairshare.Period{From: at, Until: fairshare.Never}, Value: value})
+	}
+	return steps
+}
+
+// refresh does a priority pass if one is due.
+func (st *standing) refresh(s *sim) {
+	if s.now < st.at+max(int64(s.p.CalcInterval.Seconds()), 1) {
+		return
+	}
+	st.at = s.now
+	st.passes++
+	switch s.p.Kind {
+	case Budgets:
+		st.rank(s)
+	case Multifactor:
+		st.fairTree(s)
+	case FIFO, Quota:
+		return
+	}
+	for i := range s.queue.parts {
+		p := &s.queue.parts[i]
+		for _, n := range p.heap {
+			st.key(s, &s.queue.lanes[n])
+		}
+		s.queue.heapify(p)
+	}
+}
+
+// rank ranks everybody, with what each owner was charged in the window and what
+// he is charged ahead.
+func (st *standing) rank(s *sim) {
+	window := fairshare.Lookback(s.instant(s.now), s.p.Lookback)
+	st.charges, st.ahead = st.charges[:0], st.ahead[:0]
+	lookback := int64(s.p.Lookback.Seconds())
+	for i := range s.owners {
+		g := &s.owners[i].gauge
+		o := &s.cfg.Workload.Owners[i]
+		if used := g.within(s.now, lookback); used != 0 {
+			st.charges = append(st.charges, fairshare.Charge{Period: window, Account: o.Account, User: o.User, Amount: fairshare.GPUMillis(used * 1000)})
+		}
+		if g.gpus != 0 {
+			st.ahead = append(st.ahead, fairshare.Charge{Period: window, Account: o.Account, User: o.User, Amount: usage.ChargeAhead(g.gpus, s.p.Lookback)})
+		}
+	}
+	st.ranking = fairshare.Rank(fairshare.Input{Budget: st.budget, Window: window, Charges: st.charges, Ahead: st.ahead})
+	st.strict = fairshare.NewStrict(st.ranking, fairshare.Weights{MaxAge: uint32(s.p.MaxAge / time.Second)}, st.size, &st.seen)
+	for a, name := range s.names {
+		standing, known := st.ranking.Account(name)
+		st.funded[a] = known && standing.Funded
+		st.places[a] = int32(len(st.ranking.Accounts) + 1)
+		if known && standing.Rank > 0 {
+			st.places[a] = int32(standing.Rank)
+		}
+	}
+	slices.SortFunc(st.worst, func(a, b int32) int {
+		if st.places[a] != st.places[b] {
+			return int(st.places[b] - st.places[a])
+		}
+		return int(a - b)
+	})
+	clear(st.yields)
+}
+
+// key sets the priority of a lane's first job.
+func (st *standing) key(s *sim, l *lane) {
+	switch s.p.Kind {
+	case Budgets:
+		if st.strict == nil {
+			st.refresh(s)
+		}
+		o := &s.cfg.Workload.Owners[l.owner]
+		// Of jobs that are alike but for their age, who came first is next: the
+		// queue knows that to the job, so age is left out here.
+		st.strict.Priority(&fairshare.Job{Account: o.Account, User: o.User, QOSPriority: l.qos, Age: -1}, &st.factors)
+		l.key = float64(st.factors.Priority)
+		l.allocated = st.funded[l.account] && s.asks(l)
+		if !l.allocated {
+			l.key -= unallocatedBelow
+		}
+	case Multifactor:
+		if st.shares[0].SharesNorm == 0 {
+			st.refresh(s)
+		}
+		age := max(st.at-s.submitted[l.head], 0)
+		w := fairshare.Weights{Fairshare: s.p.FairshareWeight, Age: s.p.AgeWeight, MaxAge: uint32(s.p.MaxAge / time.Second)}
+		job := fairshare.Job{Fairshare: st.shares[st.leaf[l.owner]].Factor, Age: age}
+		fairshare.NewAdditive(nil, w, st.size).Priority(&job, &st.factors)
+		l.key = float64(st.factors.Priority)
+	case FIFO, Quota:
+		l.key = 0
+	}
+}
+
+// associate makes Slurm's associations from the budget, with the shares it has
+// at the beginning.
+func (st *standing) associate(s *sim) {
+	const unit = fairshare.Whole / 1_000_000
+	st.leaf = make([]int32, len(s.owners))
+	tree := st.budget.Tree(s.instant(0))
+	at := make([]int, len(tree.Nodes))
+	for i := range tree.Nodes {
+		node := &tree.Nodes[i]
+		at[i] = len(st.shares)
+		a := fairshare.Association{Shares: uint32(node.Share / unit)}
+		if node.Parent >= 0 {
+			a.Parent = at[node.Parent]
+		}
+		st.shares = append(st.shares, a)
+		for o, owner := range s.cfg.Workload.Owners {
+			if owner.Account != node.Name {
+				continue
+			}
+			share := uint32(1)
+			for u := range node.Users {
+				if node.Users[u].Name == owner.User {
+					share = max(uint32(node.Users[u].Share/unit), 1)
+				}
+			}
+			st.leaf[o] = int32(len(st.shares))
+			st.shares = append(st.shares, fairshare.Association{User: true, Parent: at[i], Shares: share})
+		}
+	}
+}
+
+// fairTree is Slurm's own priority pass.
+func (st *standing) fairTree(s *sim) {
+	for i := range st.shares {
+		st.shares[i].Usage = 0
+	}
+	for o := range s.owners {
+		d := &s.owners[o].decaying
+		d.advance(s.now, s.p.HalfLife.Seconds())
+		leaf := st.leaf[o]
+		for at := int(leaf); ; at = st.shares[at].Parent {
+			st.shares[at].Usage += d.usage
+			if at == 0 {
+				break
+			}
+		}
+	}
+	if err := fairshare.SlurmShares(st.shares, fairshare.SlurmPolicy{FairTree: true, TiesApart: true}); err != nil {
+		panic("simulate: " + err.Error()) // associate puts parents first
+	}
+	st.shares[0].SharesNorm = 1 // a pass was made
+}
+
+// aheadOf is what the ranking counts in advance for a running job.
+func (st *standing) aheadOf(s *sim, gpus int64) fairshare.GPUMillis {
+	return usage.ChargeAhead(gpus, s.p.Lookback)
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package simulate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"gpubudget/fairshare"
+)
+
+// Workload is jobs to run. Times are in seconds since Begin.
+type Workload struct {
+	Name   string
+	Begin  time.Time
+	Jobs   []Job // in the order of Submit
+	Owners []Owner
+	// Outstanding is by owner how many GPUs he asks for at once at most; what he
+	// would submit beyond that he keeps until there is room, debug jobs
+	// excepted. nil or 0 is no limit.
+	Outstanding []int
+	// Notes say what isn't in the source and was made up.
+	Notes []string
+}
+
+// Owner is a user in an account.
+type Owner struct {
+	Account, User string
+}
+
+// Job is one job.
+type Job struct {
+	Submit int64
+	Run    int64 // for how long it runs if it is left alone
+	Limit  int64 // its time limit
+	// MinRuntime is for how long it asks to be protected: 0 makes it
+	// unallocated; Undeclared leaves it to the policy.
+	MinRuntime int64
+	Line       int32 // where it stands in its source; 0 if nowhere
+	Owner      int32 // index in Workload.Owners
+	GPUs       int32
+	QOS        uint32 // priority declared within the account; higher is sooner
+	Partition  int16  // index in Cluster.Partitions
+	Debug      bool   // somebody sits and waits for it
+}
+
+// Undeclared is the MinRuntime of a job that declares none.
+const Undeclared = -1
+
+// MisfitError is a job that cannot run.
+type MisfitError struct {
+	Job  int // index in Workload.Jobs
+	Line int // of its source, 0 if it has none
+	Why  string
+}
+
+func (m *MisfitError) Error() string {
+	if m.Line > 0 {
+		return fmt.Sprintf("line %d: %s", m.Line, m.Why)
+	}
+	return fmt.Sprintf("job %d: %s", m.Job, m.Why)
+}
+
+// Misfits are the jobs that cannot run on a cluster or for which nobody can be
+// charged, in order.
+func (w *Workload) Misfits(c *Cluster, b *fairshare.Budget) []*MisfitError {
+	known := make(map[string]bool)
+	for i := range b.Accounts {
+		known[b.Accounts[i].Name] = true
+	}
+	strangers := make([]bool, len(w.Owners))
+	for i, o := range w.Owners {
+		strangers[i] = !known[o.Account]
+	}
+	var misfits []*MisfitError
+	for i := range w.Jobs {
+		j := &w.Jobs[i]
+		if why := w.misfit(j, c, strangers); why != "" {
+			misfits = append(misfits, &MisfitError{i, int(j.Line), why})
+		}
+	}
+	return misfits
+}
+
+func (w *Workload) misfit(j *Job, c *Cluster, strangers []bool) string {
+	if int(j.Partition) >= len(c.Partitions) || j.Partition < 0 {
+		return fmt.Sprintf("partition %d is not on the cluster", j.Partition)
+	}
+	p := &c.Partitions[j.Partition]
+	switch {
+	case j.GPUs < 1 || int(j.GPUs) > p.Nodes*p.GPUsPerNode:
+		return fmt.Sprintf("it asks for %d GPUs, of which partition %q has %d", j.GPUs, p.Name, p.Nodes*p.GPUsPerNode)
+	case int(j.GPUs) > p.GPUsPerNode && int(j.GPUs)%p.GPUsPerNode != 0 && int(j.GPUs)/p.GPUsPerNode >= p.Nodes:
+		return fmt.Sprintf("%d GPUs take more than the %d nodes of partition %q", j.GPUs, p.Nodes, p.Name)
+	case strangers[j.Owner]:
+		return fmt.Sprintf("account %q is not in the budget", w.Owners[j.Owner].Account)
+	case j.Run < 0 || j.Limit < 1:
+		return fmt.Sprintf("it runs for %d s of at most %d", j.Run, j.Limit)
+	}
+	return ""
+}
+
+// Without leaves jobs out.
+func (w *Workload) Without(misfits []*MisfitError) {
+	next := 0
+	kept := w.Jobs[:0]
+	for i := range w.Jobs {
+		if next < len(misfits) && misfits[next].Job == i {
+			next++
+			continue
+		}
+		kept = append(kept, w.Jobs[i])
+	}
+	w.Jobs = kept
+}
+
+// Sort puts the jobs in the order of their submission; what is submitted in one
+// second keeps its order.
+func (w *Workload) Sort() {
+	slices.SortStableFunc(w.Jobs, func(x, y Job) int { return cmp.Compare(x.Submit, y.Submit) })
+}
+
+// Span is the second of the last submission.
+func (w *Workload) Span() int64 {
+	if len(w.Jobs) == 0 {
+		return 0
+	}
+	return w.Jobs[len(w.Jobs)-1].Submit
+}
+
+// Load is the GPU time that the jobs ask for as a part of what so many GPUs have
+// between the first submission and the last.
+func (w *Workload) Load(gpus int) float64 {
+	var asked float64
+	for i := range w.Jobs {
+		asked += float64(w.Jobs[i].GPUs) * float64(min(w.Jobs[i].Run, w.Jobs[i].Limit))
+	}
+	if len(w.Jobs) == 0 || w.Span() == w.Jobs[0].Submit {
+		return 0
+	}
+	return asked / float64(gpus) / float64(w.Span()-w.Jobs[0].Submit)
+}
+
+// EqualBudget splits the cluster equally among the accounts of a workload, and
+// each account equally among its users.
+func (w *Workload) EqualBudget() *fairshare.Budget {
+	users := make(map[string][]fairshare.Member)
+	for _, o := range w.Owners {
+		users[o.Account] = append(users[o.Account], fairshare.Member{User: o.User, In: Always(fairshare.EqualPart)})
+	}
+	b := &fairshare.Budget{}
+	for account, members := range users {
+		slices.SortFunc(members, func(x, y fairshare.Member) int { return cmp.Compare(x.User, y.User) })
+		b.Accounts = append(b.Accounts, fairshare.Account{
+			Name: account, Parent: Always(fairshare.RootAccount),
+			Share: Always(fairshare.Whole / fairshare.Share(len(users))), Users: members,
+		})
+	}
+	slices.SortFunc(b.Accounts, func(x, y fairshare.Account) int { return cmp.Compare(x.Name, y.Name) })
+	return b
+}
+
+// Always is a value that holds at all times.
+func Always[T any](value T) []fairshare.Step[T] {
+	return []fairshare.Step[T]{{Period: fairshare.Period{From: fairshare.Always, Until: fairshare.Never}, Value: value}}
+}
+
+// WithShare is a budget in which an account has another share. If its siblings
+// have more than the rest, what is short is taken from all of them in proportion.
+func WithShare(b *fairshare.Budget, account string, share fairshare.Share) (*fairshare.Budget, error) {
+	changed := &fairshare.Budget{Accounts: slices.Clone(b.Accounts), Capacity: b.Capacity}
+	at := slices.IndexFunc(changed.Accounts, func(a fairshare.Account) bool { return a.Name == account })
+	if at < 0 || account == fairshare.RootAccount {
+		return nil, fmt.Errorf("account %q is not in the budget", account)
+	}
+	parent := changed.Accounts[at].Parent[0].Value
+	var others fairshare.Share
+	for i := range changed.Accounts {
+		if a := &changed.Accounts[i]; i != at && len(a.Parent) > 0 && a.Parent[0].Value == parent {
+			others += a.Share[0].Value
+		}
+	}
+	left := fairshare.Whole - share
+	for i := range changed.Accounts {
+		a := &changed.Accounts[i]
+		switch {
+		case i == at:
+			a.Share = Always(share)
+		case others > left && len(a.Parent) > 0 && a.Parent[0].Value == parent:
+			a.Share = Always(fairshare.Share(float64(a.Share[0].Value) / float64(others) * float64(left)))
+		}
+	}
+	return changed, nil
+}
