@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"gpubudget/fairshare"
+	"gpubudget/simulate"
+	"gpubudget/simulate/trace"
+)
+
+// Options of simulate.
+const (
+	optTrace            = "trace"
+	optFormat           = "format"
+	optGenerate         = "generate"
+	optSeed             = "seed"
+	optBudget           = "budget"
+	optLedger           = "ledger"
+	optNodes            = "nodes"
+	optOutage           = "outage"
+	optDrain            = "drain"
+	optPolicies         = "policy"
+	optSweep            = "sweep"
+	optWhatIf           = "what-if"
+	optSkipBad          = "skip-bad"
+	optFor              = "for"
+	optCSV              = "csv"
+	optLookback         = "lookback"
+	optHalfLife         = "half-life"
+	optMinRuntime       = "min-runtime"
+	optMinRuntimeCap    = "min-runtime-cap"
+	optCheckpoint       = "checkpoint"
+	optMargin           = "margin"
+	optCalcInterval     = "calc-interval"
+	optBackfillInterval = "backfill-interval"
+	optLargeJob         = "large-job"
+	optTeams            = "accounts"
+	optUsers            = "users"
+	optDays             = "days"
+	optLoad             = "load"
+	optDemand           = "demand"
+	optJobs             = "jobs"
+	optLargest          = "largest"
+	optDebugPart        = "debug"
+	optUnallocatedPart  = "unallocated"
+)
+
+func (p *program) simulateCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "simulate",
+		Usage: "try a policy on a month of jobs before trying it on people",
+		Description: describe(`
+Runs jobs through a cluster in simulated time, once for each policy, and compares
+who got what and who waited for how long. gpubudget's own policies are worked out
+by the code that the plugin runs.
+
+Jobs come from --trace FILE or are made up. Traces are
+
+   sacct    `+trace.SacctCommand+` --noconvert
+   philly   CSV: timestamp,duration,num_gpus,cluster[,user]
+   chronus  CSV: job_id,user,num_gpu,submit_time,duration in minutes
+   swf      Standard Workload Format; processors are taken for GPUs
+
+What a trace lacks, such as users or time limits, is drawn by --seed and said so
+in the result. The same seed gives the same result. Budgets come from a file, see
+gpubudget apply, from the ledger or, without either, are equal for all accounts.
+
+Policies are contract (gpubudget with minimum runtimes and preemption), gpubudget
+(without), multifactor (Slurm's Fair Tree), fifo, quota (as many GPUs at once as
+the share comes to) and overflow (quota, and beyond it what is idle until somebody
+within his quota wants it). All backfill around one job that has to wait.`,
+			"gpubudget simulate",
+			"gpubudget simulate --trace jobs.txt --budget tree.yaml --nodes 64x8",
+			"gpubudget simulate --trace philly_2017.csv --nodes 50x8 --policy contract,multifactor",
+			"gpubudget simulate --policy contract --sweep lookback=1d,3d,7d,14d",
+			"gpubudget simulate --policy contract --sweep min-runtime-cap=1h,4h,8h",
+			"gpubudget simulate --policy contract --what-if share:team01=40%",
+			"gpubudget simulate --nodes h100=32x8,a100=96x4 --outage 3:2d:3d --drain 4:5d:6d"),
+		Flags:  simulateFlags(),
+		Action: p.simulate,
+	}
+}
+
+func simulateFlags() []cli.Flag {
+	g := simulate.DefaultGenerator()
+	return []cli.Flag{
+		&cli.StringFlag{Name: optTrace, Usage: "take the jobs from `FILE`, - for standard input (default: make them up)"},
+		&cli.StringFlag{Name: optFormat, Usage: "the trace is `FORMAT`: sacct, philly, chronus or swf (default: found out)"},
+		&cli.BoolFlag{Name: optSkipBad, Usage: "leave out rows that cannot be jobs, and jobs that cannot run, and count them"},
+		&cli.StringFlag{Name: optBudget, Usage: "take the budgets from the YAML `FILE`"},
+		&cli.BoolFlag{Name: optLedger, Usage: "take the budgets from the ledger, as they are now"},
+		&cli.StringFlag{Name: optNodes, Value: "128x8", Usage: "the cluster has `[PARTITION=]NxGPUS,...`: N nodes with so many GPUs each"},
+		&cli.StringSliceFlag{Name: optOutage, Usage: "`NODE:FROM:UNTIL`: a node fails, counted from 0; times since the first job; may be repeated"},
+		&cli.StringSliceFlag{Name: optDrain, Usage: "`NODE:FROM:UNTIL`: the same, but what runs there may end"},
+		&cli.StringFlag{Name: optPolicies, Value: strings.Join(simulate.PolicyNames(), ","), Usage: "compare the policies `NAME,...`"},
+		&cli.StringFlag{Name: optSweep, Usage: "`SETTING=VALUE,...`: run once for each value of lookback, min-runtime, min-runtime-cap, half-life, checkpoint, margin, calc-interval, backfill-interval or large-job"},
+		&cli.StringFlag{Name: optWhatIf, Usage: "`share:ACCOUNT=PERCENT`: run also with this share; what is short is taken from its siblings in proportion"},
+		&cli.StringFlag{Name: optFor, Usage: "end after `DURATION`, or \"all\" when all jobs have ended (default: with the last submission)"},
+		&cli.StringFlag{Name: optLookback, Value: "7d", Usage: "lookback window of gpubudget: `DURATION`"},
+		&cli.StringFlag{Name: optHalfLife, Value: "7d", Usage: "half-life of multifactor: `DURATION`"},
+		&cli.StringFlag{Name: optMinRuntime, Value: "1h", Usage: "minimum runtime of jobs that declare none: `DURATION`"},
+		&cli.StringFlag{Name: optMinRuntimeCap, Value: "8h", Usage: "longest minimum runtime: `DURATION`"},
+		&cli.StringFlag{Name: optCheckpoint, Value: "30m", Usage: "jobs save every `DURATION`, 0s for never"},
+		&cli.StringFlag{Name: optMargin, Value: "0.1", Usage: "margin of the contract: `FRACTION`"},
+		&cli.StringFlag{Name: optCalcInterval, Value: "5m", Usage: "time between two priority passes: `DURATION`"},
+		&cli.StringFlag{Name: optBackfillInterval, Value: "30s", Usage: "time between two backfill passes: `DURATION`"},
+		&cli.StringFlag{Name: optLargeJob, Usage: "jobs of `GPUS` or more keep the nodes held for them until they start; 0 for none (default: 64 with the contract)"},
+		&cli.Uint64Flag{Name: optSeed, Value: g.Seed, Usage: "`NUMBER` from which all that is random follows"},
+		&cli.IntFlag{Name: optDays, Value: g.Days, Usage: "made-up jobs: `DAYS` of them"},
+		&cli.IntFlag{Name: optTeams, Value: g.Accounts, Usage: "made-up jobs: `NUMBER` of accounts"},
+		&cli.IntFlag{Name: optUsers, Value: 0, Usage: "`NUMBER` of users in each account, where they are made up (default: 8; 20 for traces)"},
+		&cli.Float64Flag{Name: optLoad, Value: g.Load, Usage: "made-up jobs: GPU time of all as a `MULTIPLE` of what there is"},
+		&cli.Float64Flag{Name: optDemand, Value: g.Demand, Usage: "made-up jobs: GPUs asked for at once as a `MULTIPLE` of what there is; 0 for no limit"},
+		&cli.IntFlag{Name: optJobs, Usage: "made-up jobs: `NUMBER` of them, as long as it takes to make the load"},
+		&cli.IntFlag{Name: optLargest, Value: g.LargestJob, Usage: "made-up jobs: the largest has `GPUS`"},
+		&cli.Float64Flag{Name: optDebugPart, Value: g.Debug, Usage: "made-up jobs: `PART` that somebody waits for"},
+		&cli.Float64Flag{Name: optUnallocatedPart, Value: g.Unallocated, Usage: "made-up jobs: `PART` that declares a minimum runtime of 0"},
+		&cli.BoolFlag{Name: optCSV, Usage: "print CSV"},
+	}
+}
+
+// scene is what all runs have in common.
+type scene struct {
+	workload *simulate.Workload
+	cluster  simulate.Cluster
+	budget   *fairshare.Budget
+	until    int64
+	skipped  []trace.Count
+}
+
+// variant is one run.
+type variant struct {
+	label  string
+	policy simulate.Policy
+	budget *fairshare.Budget
+}
+
+func (p *program) simulate(c *cli.Context) error {
+	if err := wantArguments(c, 0); err != nil {
+		return err
+	}
+	s, err := p.scene(c)
+	if err != nil {
+		return err
+	}
+	variants, err := variants(c, s)
+	if err != nil {
+		return err
+	}
+	results := make([]*simulate.Result, len(variants))
+	for i, v := range variants {
+		bar := p.simulationBar(v.label, i, len(variants))
+		result, err := simulate.Run(simulate.Config{
+			Workload: s.workload, Cluster: s.cluster, Budget: v.budget, Policy: v.policy, Until: s.until, Progress: bar,
+		})
+		if err != nil {
+			return err
+		}
+		result.Policy = v.label
+		results[i] = result
+	}
+	p.endSimulationBar()
+	return p.printSimulation(c, s, results)
+}
+
+// simulationBar shows on a terminal how far a run is.
+func (p *program) simulationBar(label string, i, n int) func(done, jobs int) {
+	if !p.progress {
+		return nil
+	}
+	const width = 30
+	shown := -1
+	return func(done, jobs int) {
+		full := width
+		if jobs > 0 {
+			full = width * done / jobs
+		}
+		if full == shown {
+			return
+		}
+		shown = full
+		fmt.Fprintf(p.stderr, "\r%-20s [%s%s] %d of %d", label, strings.Repeat("#", full), strings.Repeat(" ", width-full), i+1, n)
+	}
+}
+
+func (p *program) endSimulationBar() {
+	if p.progress {
+		fmt.Fprintf(p.stderr, "\r\x1b[K")
+	}
+}
+
+// day is here what it is to a sliding window.
+const day = 24 * time.Hour

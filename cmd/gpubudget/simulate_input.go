@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package main
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"gpubudget/cmd/gpubudget/plan"
+	"gpubudget/fairshare"
+	"gpubudget/internal/amount"
+	"gpubudget/internal/nearest"
+	"gpubudget/simulate"
+	"gpubudget/simulate/trace"
+)
+
+// scene reads what is to be simulated.
+func (p *program) scene(c *cli.Context) (*scene, error) {
+	s := &scene{}
+	var partitions []string
+	var err error
+	if s.cluster, err = readCluster(c); err != nil {
+		return nil, err
+	}
+	if c.IsSet(optTrace) {
+		partitions, err = p.readTrace(c, s)
+	} else {
+		err = generate(c, s)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := p.readBudget(c, s); err != nil {
+		return nil, err
+	}
+	if err := matchPartitions(s, partitions); err != nil {
+		return nil, err
+	}
+	if err := checkJobs(c, s); err != nil {
+		return nil, err
+	}
+	s.until, err = until(c, s)
+	return s, err
+}
+
+// readCluster reads --nodes, --outage and --drain.
+func readCluster(c *cli.Context) (simulate.Cluster, error) {
+	var cluster simulate.Cluster
+	for part := range strings.SplitSeq(c.String(optNodes), ",") {
+		name, size, named := strings.Cut(part, "=")
+		if !named {
+			name, size = "", part
+		}
+		nodes, gpus, ok := strings.Cut(strings.ToLower(strings.TrimSpace(size)), "x")
+		n, err1 := strconv.Atoi(nodes)
+		g, err2 := strconv.Atoi(gpus)
+		if !ok || err1 != nil || err2 != nil || n < 1 || g < 1 || n > 1<<20 || g > 1024 {
+			return cluster, misuse(c, "--%s: %q is no number of nodes: write 64x8 for 64 nodes with 8 GPUs each, or h100=64x8", optNodes, part)
+		}
+		cluster.Partitions = append(cluster.Partitions, simulate.Partition{Name: strings.TrimSpace(name), Nodes: n, GPUsPerNode: g})
+	}
+	for _, drain := range []bool{false, true} {
+		option := optOutage
+		if drain {
+			option = optDrain
+		}
+		for _, text := range c.StringSlice(option) {
+			o, err := readOutage(text)
+			if err != nil {
+				return cluster, misuse(c, "--%s: %w", option, err)
+			}
+			if o.Node >= cluster.Nodes() {
+				return cluster, misuse(c, "--%s: %q: the nodes are 0 to %d", option, text, cluster.Nodes()-1)
+			}
+			o.Drain = drain
+			cluster.Outages = append(cluster.Outages, o)
+		}
+	}
+	return cluster, nil
+}
+
+func readOutage(text string) (simulate.Outage, error) {
+	var o simulate.Outage
+	parts := strings.Split(text, ":")
+	if len(parts) != 3 {
+		return o, fmt.Errorf("%q must be NODE:FROM:UNTIL, as in 3:2d:2d12h", text)
+	}
+	node, err := strconv.Atoi(parts[0])
+	if err != nil || node < 0 {
+		return o, fmt.Errorf("%q: %q is no node: they are counted from 0", text, parts[0])
+	}
+	from, err := readDuration(parts[1])
+	if err != nil {
+		return o, err
+	}
+	until, err := readDuration(parts[2])
+	if err != nil {
+		return o, err
+	}
+	if until <= from {
+		return o, fmt.Errorf("%q ends before it begins", text)
+	}
+	return simulate.Outage{Node: node, From: int64(from / time.Second), Until: int64(until / time.Second)}, nil
+}
+
+// readDuration reads a duration such as 7d, 36h, 1d12h or 90s.
+func readDuration(text string) (time.Duration, error) {
+	rest, days := strings.TrimSpace(text), int64(0)
+	wrong := fmt.Errorf("%q is no duration: write 7d, 12h, 90m or 30s", text)
+	if before, after, found := strings.Cut(rest, "d"); found {
+		n, err := strconv.ParseInt(before, 10, 16)
+		if err != nil || n < 0 {
+			return 0, wrong
+		}
+		rest, days = after, n
+	}
+	d := time.Duration(days) * day
+	if rest == "" {
+		if text == "" {
+			return 0, wrong
+		}
+		return d, nil
+	}
+	more, err := time.ParseDuration(rest)
+	if err != nil || more < 0 || more > 36_600*day {
+		return 0, wrong
+	}
+	return d + more, nil
+}
+
+// generate makes jobs up.
+func generate(c *cli.Context, s *scene) error {
+	g := simulate.DefaultGenerator()
+	g.Seed, g.GPUs, g.Days, g.Accounts = c.Uint64(optSeed), s.cluster.GPUs(), c.Int(optDays), c.Int(optTeams)
+	g.Load, g.Demand, g.Jobs, g.LargestJob = c.Float64(optLoad), c.Float64(optDemand), c.Int(optJobs), c.Int(optLargest)
+	g.Debug, g.Unallocated = c.Float64(optDebugPart), c.Float64(optUnallocatedPart)
+	if c.Int(optUsers) != 0 {
+		g.Users = c.Int(optUsers)
+	}
+	var err error
+	s.workload, s.budget, err = g.Generate()
+	return err
+}
+
+// readTrace reads --trace.
+func (p *program) readTrace(c *cli.Context, s *scene) ([]string, error) {
+	in, name, err := p.openInput(c.String(optTrace))
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close() //nolint:errcheck // it was only read
+	t, err := trace.Read(in, trace.Format(strings.ToLower(c.String(optFormat))), trace.Options{
+		Seed: c.Uint64(optSeed), Users: c.Int(optUsers), Zone: p.zone,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if len(t.Problems) > 0 {
+		s.skipped = trace.Counts(t.Problems)
+		if !c.Bool(optSkipBad) {
+			return nil, fmt.Errorf("%s: %w\n%s; --%s leaves such rows out", name, t.Problems[0], sayCounts(s.skipped), optSkipBad)
+		}
+	}
+	if len(t.Jobs) == 0 {
+		return nil, fmt.Errorf("%s: no job in it uses GPUs", name)
+	}
+	s.workload = t.Workload
+	return t.Partitions, nil
+}
+
+func sayCounts(counts []trace.Count) string {
+	var parts []string
+	for _, n := range counts {
+		parts = append(parts, fmt.Sprintf("%d with %s", n.Rows, n.Kind))
+	}
+	return "bad rows: " + strings.Join(parts, ", ")
+}
+
+// readBudget reads --budget or --ledger.
+func (p *program) readBudget(c *cli.Context, s *scene) error {
+	switch {
+	case c.IsSet(optBudget) && c.Bool(optLedger):
+		return misuse(c, "--%s and --%s are two sources of budgets: give one", optBudget, optLedger)
+	case c.IsSet(optBudget):
+		in, name, err := p.openInput(c.String(optBudget))
+		if err != nil {
+			return err
+		}
+		defer in.Close() //nolint:errcheck // it was only read
+		tree, err := plan.ReadYAML(in, name)
+		if err != nil {
+			return err
+		}
+		s.budget, err = budgetOf(tree)
+		return err
+	case c.Bool(optLedger):
+		return p.withTree(c, func(v view) error {
+			var err error
+			s.budget, err = budgetOf(plan.Current(v.tree))
+			return err
+		})
+	case s.budget == nil:
+		s.budget = s.workload.EqualBudget()
+		s.workload.Notes = append(s.workload.Notes, fmt.Sprintf("budgets: equal shares for all %d accounts", len(s.budget.Accounts)))
+	}
+	return nil
+}
+
+// budgetOf is a tree as it would be if it had always been so.
+func budgetOf(t plan.Tree) (*fairshare.Budget, error) {
+	b := &fairshare.Budget{}
+	var failed error
+	t.Root.Walk(func(parent, a *plan.Account) {
+		account := fairshare.Account{Name: a.Name}
+		if parent != nil {
+			account.Parent, account.Share = simulate.Always(parent.Name), simulate.Always(a.Share)
+		}
+		var sum fairshare.Share
+		for i := range a.Accounts {
+			sum += a.Accounts[i].Share
+		}
+		for _, u := range a.Users {
+			account.Users = append(account.Users, fairshare.Member{User: u.Name, In: simulate.Always(u.Share)})
+			sum += max(u.Share, 0)
+		}
+		if sum > fairshare.Whole && failed == nil {
+			failed = fmt.Errorf("below account %s shares come to %s: they can be 100%% at most", a.Name, amount.Percent(sum))
+		}
+		b.Accounts = append(b.Accounts, account)
+	})
+	return b, failed
+}
+
+// matchPartitions gives the trace's partitions the numbers of the cluster's. With
+// one partition all jobs run there.
+func matchPartitions(s *scene, names []string) error {
+	several := len(s.cluster.Partitions) > 1
+	named := len(names) > 1 || len(names) == 1 && names[0] != ""
+	switch {
+	case several && named:
+		return renumberPartitions(s, names)
+	case several:
+		spreadOverPartitions(s)
+		return nil
+	case len(names) > 1:
+		s.workload.Notes = append(s.workload.Notes, fmt.Sprintf("partitions: the trace's %d run in one", len(names)))
+	}
+	for i := range s.workload.Jobs {
+		s.workload.Jobs[i].Partition = 0
+	}
+	return nil
+}
+
+func renumberPartitions(s *scene, names []string) error {
+	var known []string
+	for _, p := range s.cluster.Partitions {
+		known = append(known, p.Name)
+	}
+	numbers := make([]int16, len(names))
+	for i, name := range names {
+		at := slices.IndexFunc(known, func(k string) bool { return strings.EqualFold(k, name) })
+		if at < 0 {
+			if near := nearest.Word(name, known); near != "" {
+				return fmt.Errorf("the trace has jobs in partition %q, which --%s does not name: did you mean %s?", name, optNodes, near)
+			}
+			return fmt.Errorf("the trace has jobs in partition %q, which --%s does not name: give %s=NxGPUS", name, optNodes, name)
+		}
+		numbers[i] = int16(at)
+	}
+	for i := range s.workload.Jobs {
+		s.workload.Jobs[i].Partition = numbers[s.workload.Jobs[i].Partition]
+	}
+	return nil
+}
+
+// spreadOverPartitions lets jobs that name no partition run in each in proportion
+// to its GPUs, as far as they fit.
+func spreadOverPartitions(s *scene) {
+	parts := s.cluster.Partitions
+	given := make([]float64, len(parts))
+	for i := range s.workload.Jobs {
+		j := &s.workload.Jobs[i]
+		best := 0
+		for k := range parts {
+			size := parts[k].Nodes * parts[k].GPUsPerNode
+			if int(j.GPUs) <= size && (given[k]/float64(size) < given[best]/float64(parts[best].Nodes*parts[best].GPUsPerNode) || int(j.GPUs) > parts[best].Nodes*parts[best].GPUsPerNode) {
+				best = k
+			}
+		}
+		j.Partition = int16(best)
+		given[best] += float64(j.GPUs) * float64(j.Run)
+	}
+	s.workload.Notes = append(s.workload.Notes, "partitions: jobs that name none were spread over all")
+}
+
+// checkJobs finds jobs that can never run.
+func checkJobs(c *cli.Context, s *scene) error {
+	misfits := s.workload.Misfits(&s.cluster, s.budget)
+	if len(misfits) == 0 {
+		return nil
+	}
+	if !c.Bool(optSkipBad) {
+		return fmt.Errorf("%w\n%d jobs cannot run; --%s leaves them out", misfits[0], len(misfits), optSkipBad)
+	}
+	s.skipped = append(s.skipped, trace.Count{Kind: "no place on the cluster or in the budget", Rows: len(misfits)})
+	s.workload.Without(misfits)
+	if len(s.workload.Jobs) == 0 {
+		return fmt.Errorf("no job is left, the first: %w", misfits[0])
+	}
+	return nil
+}
+
+func until(c *cli.Context, s *scene) (int64, error) {
+	switch text := c.String(optFor); text {
+	case "":
+		return s.workload.Span() + 1, nil
+	case "all":
+		return 0, nil
+	default:
+		d, err := readDuration(text)
+		if err == nil && d < time.Second {
+			err = fmt.Errorf("%q is too short", text)
+		}
+		if err != nil {
+			return 0, misuse(c, "--%s: %w", optFor, err)
+		}
+		return int64(d / time.Second), nil
+	}
+}
+
+// ---- variants ----
+
+// setting changes a policy.
+type setting func(p *simulate.Policy, value string) error
+
+// settings are what can be swept.
+func settings() map[string]setting {
+	duration := func(to func(p *simulate.Policy) *time.Duration, least time.Duration) setting {
+		return func(p *simulate.Policy, value string) error {
+			d, err := readDuration(value)
+			if err == nil && d < least {
+				err = fmt.Errorf("%q must be at least %s", value, least)
+			}
+			*to(p) = d
+			return err
+		}
+	}
+	return map[string]setting{
+		optLookback:         duration(func(p *simulate.Policy) *time.Duration { return &p.Lookback }, time.Minute),
+		optHalfLife:         duration(func(p *simulate.Policy) *time.Duration { return &p.HalfLife }, time.Minute),
+		optMinRuntime:       duration(func(p *simulate.Policy) *time.Duration { return &p.MinRuntime }, 0),
+		optMinRuntimeCap:    duration(func(p *simulate.Policy) *time.Duration { return &p.MinRuntimeCap }, 0),
+		optCheckpoint:       duration(func(p *simulate.Policy) *time.Duration { return &p.Checkpoint }, 0),
+		optCalcInterval:     duration(func(p *simulate.Policy) *time.Duration { return &p.CalcInterval }, time.Second),
+		optBackfillInterval: duration(func(p *simulate.Policy) *time.Duration { return &p.BackfillInterval }, time.Second),
+		optMargin: func(p *simulate.Policy, value string) error {
+			f, err := strconv.ParseFloat(value, 64)
+			if err != nil || !(f >= 0) || math.IsInf(f, 0) {
+				return fmt.Errorf("%q is no fraction: write 0.1 for a tenth", value)
+			}
+			if p.Contract != nil {
+				rules := *p.Contract
+				rules.Margin = f
+				p.Contract = &rules
+			}
+			return nil
+		},
+		optLargeJob: func(p *simulate.Policy, value string) error {
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 0 {
+				return fmt.Errorf("%q is no number of GPUs", value)
+			}
+			p.LargeJob = n
+			return nil
+		},
+	}
+}
+
+var settingOrder = []string{optLookback, optHalfLife, optMinRuntime, optMinRuntimeCap, optCheckpoint, optCalcInterval, optBackfillInterval, optMargin, optLargeJob}
+
+// variants are the runs that the options ask for.
+func variants(c *cli.Context, s *scene) ([]variant, error) {
+	var out []variant
+	for name := range strings.SplitSeq(c.String(optPolicies), ",") {
+		name = strings.ToLower(strings.TrimSpace(name))
+		policy, err := simulate.DefaultPolicy(name)
+		if err != nil {
+			if near := nearest.Word(name, simulate.PolicyNames()); near != "" {
+				return nil, misuse(c, "%w: did you mean %s?", err, near)
+			}
+			return nil, misuse(c, "%w: known are %s", err, strings.Join(simulate.PolicyNames(), ", "))
+		}
+		for _, option := range settingOrder {
+			if c.String(option) == "" {
+				continue
+			}
+			if err := settings()[option](&policy, c.String(option)); err != nil {
+				return nil, misuse(c, "--%s: %w", option, err)
+			}
+		}
+		out = append(out, variant{name, policy, s.budget})
+	}
+	out, err := sweep(c, out)
+	if err != nil {
+		return nil, err
+	}
+	return whatIf(c, s, out)
+}
+
+func sweep(c *cli.Context, variants []variant) ([]variant, error) {
+	text := c.String(optSweep)
+	if text == "" {
+		return variants, nil
+	}
+	name, values, ok := strings.Cut(text, "=")
+	set, known := settings()[name]
+	if !ok || !known {
+		if near := nearest.Word(name, settingOrder); near != "" && !known {
+			return nil, misuse(c, "--%s: %q cannot be swept: did you mean %s?", optSweep, name, near)
+		}
+		return nil, misuse(c, "--%s must be SETTING=VALUE,..., of %s", optSweep, strings.Join(settingOrder, ", "))
+	}
+	var out []variant
+	for _, v := range variants {
+		for value := range strings.SplitSeq(values, ",") {
+			policy := v.policy
+			if err := set(&policy, strings.TrimSpace(value)); err != nil {
+				return nil, misuse(c, "--%s: %w", optSweep, err)
+			}
+			out = append(out, variant{v.label + " " + name + "=" + strings.TrimSpace(value), policy, v.budget})
+		}
+	}
+	return out, nil
+}
+
+// whatIf adds each run with a share changed.
+func whatIf(c *cli.Context, s *scene, variants []variant) ([]variant, error) {
+	text := c.String(optWhatIf)
+	if text == "" {
+		return variants, nil
+	}
+	rest, isShare := strings.CutPrefix(text, "share:")
+	account, value, ok := strings.Cut(rest, "=")
+	if !ok || !isShare {
+		return nil, misuse(c, "--%s must be share:ACCOUNT=PERCENT, as in share:vision=40%%", optWhatIf)
+	}
+	share, err := amount.ParsePercent(value)
+	if err != nil {
+		return nil, misuse(c, "--%s: %w", optWhatIf, err)
+	}
+	budget, err := simulate.WithShare(s.budget, strings.ToLower(account), share)
+	if err != nil {
+		return nil, err
+	}
+	out := slices.Clip(variants)
+	for _, v := range variants {
+		v.label += " " + text
+		v.budget = budget
+		out = append(out, v)
+	}
+	return out, nil
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package trace
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"gpubudget/simulate"
+)
+
+// swfFields is how many fields a job has in the Standard Workload Format.
+const swfFields = 18
+
+// Fields of the format that are used, counted from 0.
+const (
+	swfJob       = 0
+	swfSubmit    = 1
+	swfRun       = 3
+	swfAllocated = 4
+	swfRequested = 7
+	swfLimit     = 8
+	swfUser      = 11
+	swfGroup     = 12
+	swfPartition = 15
+)
+
+var swfNames = []string{"job number", "submit time", "wait time", "run time", "allocated processors", "CPU time", "memory", "requested processors",
+	"requested time", "requested memory", "status", "user", "group", "executable", "queue", "partition", "preceding job", "think time"}
+
+// swf reads the Standard Workload Format. Its processors are taken for GPUs and
+// its groups for accounts; -1 means that a field isn't known.
+func (r *reader) swf(in io.Reader) error {
+	r.Notes = append(r.Notes, "processors are taken for GPUs, groups for accounts")
+	lines := bufio.NewScanner(in)
+	lines.Buffer(make([]byte, 1<<16), 1<<20)
+	start := int64(0)
+	for line := 1; lines.Scan(); line++ {
+		s := strings.TrimSpace(lines.Text())
+		if comment, ok := strings.CutPrefix(s, ";"); ok {
+			if name, value, ok := strings.Cut(comment, ":"); ok && strings.TrimSpace(name) == "UnixStartTime" {
+				start, _ = strconv.ParseInt(strings.TrimSpace(value), 10, 64) // a remark; 0 will do
+			}
+			continue
+		}
+		if s == "" {
+			continue
+		}
+		x := r.swfRow(line, s)
+		x.submit += max(start, 0)
+		r.add(x)
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("read trace: %w", err)
+	}
+	return nil
+}
+
+func (r *reader) swfRow(line int, s string) *row {
+	x := &row{line: line, minRuntime: simulate.Undeclared}
+	fields := strings.Fields(s)
+	if len(fields) != swfFields {
+		x.fail(RowError{Kind: "truncated or overlong row", Want: fmt.Sprintf("it has %d fields, the format %d", len(fields), swfFields)})
+		return x
+	}
+	var v [swfFields]int64
+	for _, i := range []int{swfJob, swfSubmit, swfRun, swfAllocated, swfRequested, swfLimit, swfUser, swfGroup, swfPartition} {
+		f, err := strconv.ParseFloat(fields[i], 64)
+		if err != nil || f < -1 || f > mostSeconds*2 {
+			x.fail(RowError{Column: strings.Index(s, fields[i]) + 1, Field: swfNames[i], Value: fields[i], Kind: "not a number", Want: "expected a number of at least -1"})
+			return x
+		}
+		v[i] = int64(f)
+	}
+	x.id = fields[swfJob]
+	x.submit, x.run, x.gpus = max(v[swfSubmit], 0), v[swfRun], v[swfAllocated]
+	if v[swfRequested] > 0 {
+		x.gpus = v[swfRequested]
+	}
+	if x.run < 0 || x.gpus <= 0 {
+		x.run, x.gpus = max(x.run, 0), max(x.gpus, 0)
+		x.drop = "never started"
+	}
+	x.limit = max(v[swfLimit], 0)
+	x.account = "group" + fields[swfGroup]
+	if v[swfUser] >= 0 {
+		x.user = "user" + fields[swfUser]
+	}
+	if v[swfPartition] >= 0 {
+		x.partition = fields[swfPartition]
+	}
+	return x
+}

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package trace
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gpubudget/internal/nearest"
+	"gpubudget/simulate"
+)
+
+// column is a column of a table with a header: its name, and what it says of a
+// job.
+type column struct {
+	name     string
+	optional bool
+	ignored  bool // known, and of no use here
+	read     func(x *row, value string) *RowError
+}
+
+// table reads a table with a header, whose columns may come in any order.
+func (r *reader) table(in io.Reader, comma rune, columns []column) error {
+	c := csv.NewReader(in)
+	c.Comma, c.ReuseRecord, c.LazyQuotes, c.FieldsPerRecord = comma, true, comma == '|', -1
+	header, err := c.Read()
+	if err != nil {
+		return fmt.Errorf("read the header: %w", err)
+	}
+	order, err := arrange(header, columns)
+	if err != nil {
+		return err
+	}
+	for {
+		record, err := c.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if wrong, ok := errors.AsType[*csv.ParseError](err); ok {
+			r.Problems = append(r.Problems, &RowError{Line: wrong.Line, Column: wrong.Column, Kind: "malformed row", Want: wrong.Err.Error()})
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read trace: %w", err)
+		}
+		line, _ := c.FieldPos(0)
+		x := row{line: line, minRuntime: simulate.Undeclared}
+		if len(record) < len(order) || len(record) > len(order)+1 || len(record) > len(order) && record[len(order)] != "" {
+			x.fail(RowError{Kind: "truncated or overlong row", Want: fmt.Sprintf("it has %d fields, the header %d", len(record), len(order))})
+		}
+		for i := 0; i < len(order) && x.problem == nil; i++ {
+			if order[i].ignored {
+				continue
+			}
+			if p := order[i].read(&x, strings.TrimSpace(record[i])); p != nil {
+				_, p.Column = c.FieldPos(i)
+				p.Field, p.Value = order[i].name, strings.Clone(record[i])
+				x.fail(*p)
+			}
+		}
+		r.add(&x)
+	}
+}
+
+// arrange finds the columns of a header.
+func arrange(header []string, columns []column) ([]column, error) {
+	names := make([]string, len(columns))
+	for i := range columns {
+		names[i] = columns[i].name
+	}
+	order := make([]column, 0, len(header))
+	found := make([]bool, len(columns))
+	for at, name := range header {
+		name = strings.TrimSpace(strings.TrimPrefix(name, "\ufeff"))
+		if name == "" && at == len(header)-1 {
+			break // sacct -p ends rows with a bar
+		}
+		i := slices.IndexFunc(columns, func(c column) bool { return strings.EqualFold(c.name, name) })
+		if i < 0 {
+			return nil, unknownColumn(at, name, names)
+		}
+		if found[i] {
+			return nil, fmt.Errorf("line 1, column %d: the column %s is there twice", at+1, name)
+		}
+		found[i] = true
+		order = append(order, columns[i])
+	}
+	for i := range columns {
+		if !found[i] && !columns[i].optional {
+			return nil, fmt.Errorf("line 1: the column %s is missing: expected are %s", columns[i].name, strings.Join(names, ", "))
+		}
+	}
+	return order, nil
+}
+
+func unknownColumn(at int, name string, names []string) error {
+	if near := nearest.Word(name, names); near != "" {
+		return fmt.Errorf("line 1, column %d: unknown column %q: did you mean %s?", at+1, name, near)
+	}
+	return fmt.Errorf("line 1, column %d: unknown column %q: expected are %s", at+1, name, strings.Join(names, ", "))
+}
+
+func ignored(name string) column { return column{name: name, optional: true, ignored: true} }
+
+// ---- fields ----
+
+func text(to func(x *row) *string) func(*row, string) *RowError {
+	return func(x *row, value string) *RowError {
+		*to(x) = strings.Clone(value)
+		return nil
+	}
+}
+
+// number reads a number of a unit that is so many seconds, or of things if unit
+// is 1.
+func number(unit float64, what string, to func(x *row) *int64) func(*row, string) *RowError {
+	return func(x *row, value string) *RowError {
+		n, err := strconv.ParseInt(value, 10, 64)
+		f := float64(n)
+		if err != nil {
+			f, err = strconv.ParseFloat(value, 64)
+		}
+		f *= unit
+		switch {
+		case err != nil || math.IsNaN(f):
+			return &RowError{Kind: "not a number", Want: "expected " + what}
+		case f < 0:
+			return &RowError{Kind: "negative", Want: "expected " + what}
+		case f > mostSeconds*2:
+			return &RowError{Kind: "too large", Want: "expected " + what}
+		}
+		*to(x) = int64(f)
+		return nil
+	}
+}
+
+func dateTime(layouts []string, zone *time.Location, to func(x *row) *int64) func(*row, string) *RowError {
+	return func(x *row, value string) *RowError {
+		for _, layout := range layouts {
+			t, err := time.ParseInLocation(layout, value, zone)
+			if err == nil && t.Year() >= 1970 && t.Year() <= 2200 {
+				*to(x) = t.Unix()
+				return nil
+			}
+		}
+		return &RowError{Kind: "not a time", Want: "expected " + layouts[0] + ", 1970 to 2200"}
+	}
+}
+
+// ---- Philly ----
+
+func phillyColumns(r *reader) []column {
+	return []column{
+		{name: "timestamp", read: dateTime([]string{"2006-01-02 15:04:05"}, r.options.Zone, func(x *row) *int64 { return &x.submit })},
+		{name: "duration", read: number(1, "seconds", func(x *row) *int64 { return &x.run })},
+		{name: "num_gpus", read: number(1, "a number of GPUs", func(x *row) *int64 { return &x.gpus })},
+		{name: "cluster", read: text(func(x *row) *string { return &x.account })},
+		{name: "user", optional: true, read: text(func(x *row) *string { return &x.user })},
+		ignored("gpu_time"),
+	}
+}
+
+// ---- Chronus ----
+
+func chronusColumns(r *reader) []column {
+	r.Notes = append(r.Notes, "times: taken for minutes; the virtual cluster, in the column user, is taken for the account")
+	return []column{
+		{name: "job_id", read: text(func(x *row) *string { return &x.id })},
+		{name: "user", read: text(func(x *row) *string { return &x.account })},
+		{name: "num_gpu", read: number(1, "a number of GPUs", func(x *row) *int64 { return &x.gpus })},
+		{name: "submit_time", read: number(60, "minutes", func(x *row) *int64 { return &x.submit })},
+		{name: "duration", read: number(60, "minutes", func(x *row) *int64 { return &x.run })},
+		ignored("iterations"), ignored("model_name"), ignored("interval"), ignored("expect_time_list"),
+		ignored("expect_value_list"), ignored("best_effort"), ignored("job_type"),
+	}
+}
+
+// ---- sacct ----
+
+// SacctCommand writes what Sacct reads.
+const SacctCommand = "sacct -aPXD -S now-30days -E now -o " + SacctFields
+
+// SacctFields are the fields it reads. Timelimit, QOS and Partition may be left
+// out, and others may be there.
+const SacctFields = "JobID,Account,User,Partition,QOS,Submit,Start,End,ElapsedRaw,Timelimit,AllocTRES,ReqTRES,State"
+
+func sacctColumns(r *reader) []column {
+	none := func(*row, string) *RowError { return nil }
+	columns := []column{
+		{name: "JobID", read: sacctID},
+		{name: "Account", read: text(func(x *row) *string { return &x.account })},
+		{name: "User", read: text(func(x *row) *string { return &x.user })},
+		{name: "Partition", optional: true, read: text(func(x *row) *string { return &x.partition })},
+		{name: "QOS", optional: true, read: text(func(x *row) *string { return &x.qos })},
+		{name: "Submit", read: dateTime([]string{"2006-01-02T15:04:05"}, r.options.Zone, func(x *row) *int64 { return &x.submit })},
+		{name: "ElapsedRaw", read: number(1, "seconds", func(x *row) *int64 { return &x.run })},
+		{name: "Timelimit", optional: true, read: timeLimit},
+		{name: "AllocTRES", read: tres},
+		{name: "ReqTRES", optional: true, read: tres},
+		{name: "State", optional: true, read: sacctState},
+		{name: "Start", optional: true, read: none},
+		{name: "End", optional: true, read: none},
+	}
+	for _, name := range []string{"JobIDRaw", "JobName", "Elapsed", "NNodes", "NCPUS", "AllocCPUS", "ReqCPUS", "ReqMem", "NodeList", "ExitCode", "Cluster", "Group", "UID", "Eligible", "Restarts", "Priority", "Reason", "AllocNodes", "TimelimitRaw", "QOSRAW"} {
+		columns = append(columns, ignored(name))
+	}
+	return columns
+}
+
+// sacctID leaves steps out: their time is the job's. With -D the runs of a job
+// that was requeued have one id and were submitted at different times.
+func sacctID(x *row, value string) *RowError {
+	if value == "" {
+		return &RowError{Kind: "no job", Want: "expected a job id"}
+	}
+	x.id, x.again = strings.Clone(value), true
+	if strings.Contains(value, ".") {
+		x.drop = "steps"
+	}
+	return nil
+}
+
+func sacctState(x *row, value string) *RowError {
+	if x.drop == "" && (strings.HasPrefix(value, "PENDING") || strings.HasPrefix(value, "CANCELLED") && x.run == 0) {
+		x.drop = "never started"
+	}
+	return nil
+}
+
+// tres reads the GPUs of a list as in "billing=8,cpu=8,gres/gpu=2,gres/gpu:a100=2".
+func tres(x *row, value string) *RowError {
+	var typed int64
+	for part := range strings.SplitSeq(value, ",") {
+		name, amount, _ := strings.Cut(part, "=")
+		if name != "gres/gpu" && !strings.HasPrefix(name, "gres/gpu:") {
+			continue
+		}
+		n, err := strconv.ParseInt(amount, 10, 64)
+		if err != nil || n < 0 {
+			return &RowError{Kind: "not a list of TRES", Want: "expected as in cpu=8,gres/gpu=2"}
+		}
+		if name == "gres/gpu" {
+			x.gpus = max(x.gpus, n)
+			continue
+		}
+		typed += n
+	}
+	x.gpus = max(x.gpus, typed)
+	return nil
+}
+
+// timeLimit reads [days-]hours:minutes:seconds and shorter forms.
+func timeLimit(x *row, value string) *RowError {
+	switch strings.ToUpper(value) {
+	case "", "PARTITION_LIMIT", "INVALID":
+		return nil
+	case "UNLIMITED":
+		x.limit = 365 * 86_400
+		return nil
+	}
+	wrong := &RowError{Kind: "not a time limit", Want: "expected [days-]hours:minutes:seconds, UNLIMITED or Partition_Limit"}
+	days, clock, hasDays := strings.Cut(value, "-")
+	if !hasDays {
+		days, clock = "0", value
+	}
+	d, err := strconv.ParseInt(days, 10, 32)
+	if err != nil || d < 0 {
+		return wrong
+	}
+	seconds := int64(0)
+	parts := strings.Split(clock, ":")
+	if len(parts) > 3 {
+		return wrong
+	}
+	for _, part := range parts {
+		n, err := strconv.ParseInt(part, 10, 32)
+		if err != nil || n < 0 {
+			return wrong
+		}
+		seconds = seconds*60 + n
+	}
+	for range 3 - len(parts) {
+		if hasDays || len(parts) == 1 {
+			seconds *= 60
+		}
+	}
+	if !hasDays && len(parts) == 1 {
+		seconds /= 60 // minutes
+	}
+	x.limit = d*86_400 + seconds
+	return nil
+}

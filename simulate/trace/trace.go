@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+// Package trace reads records of jobs that really ran, as workloads to simulate.
+//
+// Whatever a format does not say is made up by a seeded generator, and the
+// workload's notes say what that was. A row that cannot be a job is a RowError
+// with its line and column.
+package trace
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"gpubudget/simulate"
+)
+
+// Format is how a trace is written.
+type Format string
+
+// The formats.
+const (
+	Sacct   Format = "sacct"   // sacct -P, see SacctFields
+	Philly  Format = "philly"  // CSV: timestamp, duration, num_gpus, cluster
+	Chronus Format = "chronus" // CSV: job_id, user, num_gpu, submit_time, duration; minutes
+	SWF     Format = "swf"     // Standard Workload Format
+)
+
+// Formats are all of them.
+func Formats() []Format { return []Format{Sacct, Philly, Chronus, SWF} }
+
+// Options are how to read a trace.
+type Options struct {
+	Seed  uint64 // of what is made up
+	Users int    // how many users to draw in each account where the trace has none; 0 is 20
+	Zone  *time.Location
+}
+
+// RowError is a row that cannot be a job.
+type RowError struct {
+	Line, Column int // from 1; Column 0 is the whole row
+	Field        string
+	Kind         string // what is wrong with it, the same for rows that are alike
+	Value        string
+	Want         string
+}
+
+func (p *RowError) Error() string {
+	at := fmt.Sprintf("line %d", p.Line)
+	if p.Column > 0 {
+		at += fmt.Sprintf(", column %d", p.Column)
+	}
+	if p.Field == "" {
+		return fmt.Sprintf("%s: %s: %s", at, p.Kind, p.Want)
+	}
+	return fmt.Sprintf("%s: %s is %q: %s: %s", at, p.Field, p.Value, p.Kind, p.Want)
+}
+
+// Trace is what was read.
+type Trace struct {
+	*simulate.Workload
+
+	Partitions []string // of the jobs; their Partition is an index in it
+	Problems   []*RowError
+	Dropped    []Count // rows that are fine, but not jobs that use GPUs
+}
+
+// Count is how many rows there were of a kind.
+type Count struct {
+	Kind string
+	Rows int
+}
+
+// Counts are the problems by kind, the most frequent first.
+func Counts(problems []*RowError) []Count {
+	n := make(map[string]int)
+	for _, p := range problems {
+		n[p.Kind]++
+	}
+	return counted(n)
+}
+
+func counted(n map[string]int) []Count {
+	var counts []Count
+	for kind, rows := range n {
+		counts = append(counts, Count{kind, rows})
+	}
+	slices.SortFunc(counts, func(x, y Count) int { return cmp.Or(cmp.Compare(y.Rows, x.Rows), cmp.Compare(x.Kind, y.Kind)) })
+	return counts
+}
+
+// Detect tells the format of a trace by its beginning; "" if it is none that is
+// known.
+func Detect(head string) Format {
+	line, _, _ := strings.Cut(strings.TrimPrefix(head, "\ufeff"), "\n")
+	line = strings.TrimSpace(line)
+	lower := strings.ToLower(line)
+	switch {
+	case strings.Contains(lower, "jobid") && strings.Contains(line, "|"):
+		return Sacct
+	case strings.HasPrefix(lower, "timestamp,"):
+		return Philly
+	case strings.HasPrefix(lower, "job_id,user,num_gpu,"):
+		return Chronus
+	case strings.HasPrefix(line, ";"), len(strings.Fields(line)) == swfFields:
+		return SWF
+	}
+	return ""
+}
+
+// Read reads a trace. An empty format is found out.
+func Read(in io.Reader, format Format, o Options) (*Trace, error) {
+	buffered := bufio.NewReaderSize(in, 1<<16)
+	if format == "" {
+		head, err := buffered.Peek(4096)
+		if err != nil && len(head) == 0 {
+			return nil, fmt.Errorf("read trace: it is empty: %w", err)
+		}
+		if format = Detect(string(head)); format == "" {
+			return nil, fmt.Errorf("it is not clear which format this is: name it, one of %v", Formats())
+		}
+	}
+	if o.Users <= 0 {
+		o.Users = 20
+	}
+	if o.Zone == nil {
+		o.Zone = time.UTC
+	}
+	r := &reader{
+		Trace: Trace{Workload: &simulate.Workload{Name: string(format)}}, options: o,
+		rng: rand.New(rand.NewPCG(o.Seed, 0x7472_6163)), seen: make(map[string]int), dropped: make(map[string]int),
+		owners: make(map[simulate.Owner]int32), partitions: make(map[string]int16),
+	}
+	var err error
+	switch format {
+	case Sacct:
+		err = r.table(buffered, '|', sacctColumns(r))
+	case Philly:
+		err = r.table(buffered, ',', phillyColumns(r))
+	case Chronus:
+		err = r.table(buffered, ',', chronusColumns(r))
+	case SWF:
+		err = r.swf(buffered)
+	default:
+		err = fmt.Errorf("unknown format %q: known are %v", format, Formats())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r.finish(), nil
+}
+
+// reader puts a trace together.
+type reader struct {
+	Trace
+
+	options    Options
+	rng        *rand.Rand
+	seen       map[string]int // jobs by their id: the line
+	dropped    map[string]int
+	owners     map[simulate.Owner]int32
+	partitions map[string]int16
+	zipf       []float64 // cumulated, of users that are drawn
+
+	drewUsers, drewLimits bool
+	times                 []int64 // by job: Unix seconds of its submission
+}
+
+// row is one job as it is read.
+type row struct {
+	line          int
+	id            string
+	again         bool // the id comes again with another submission
+	account, user string
+	partition     string
+	submit        int64 // Unix seconds
+	run, limit    int64 // seconds; limit 0 is not known
+	gpus          int64
+	minRuntime    int64
+	qos           string
+	drop          string // why the row is left out though there is nothing wrong with it
+	problem       *RowError
+}
+
+func (r *row) fail(p RowError) {
+	if r.problem == nil {
+		p.Line = r.line
+		r.problem = &p
+	}
+}
+
+// most of what is believable.
+const (
+	mostSeconds = 100 * 366 * 86_400
+	mostGPUs    = 1 << 20
+)
+
+// add takes a row in.
+func (r *reader) add(x *row) {
+	r.judge(x)
+	switch {
+	case x.problem != nil:
+		r.Problems = append(r.Problems, x.problem)
+		return
+	case x.drop != "":
+		r.dropped[x.drop]++
+		return
+	}
+	if x.user == "" {
+		x.user = r.drawUser(x.account)
+	}
+	limit := x.limit
+	if limit == 0 {
+		limit = r.drawLimit(x.run)
+	}
+	j := simulate.Job{
+		Run: x.run, Limit: max(limit, 1), MinRuntime: x.minRuntime, Line: int32(x.line),
+		Owner: r.owner(x.account, x.user), GPUs: int32(x.gpus), Partition: r.partition(x.partition),
+	}
+	if strings.Contains(strings.ToLower(x.qos), "debug") {
+		j.Debug, j.QOS = true, 100
+	}
+	r.times = append(r.times, x.submit)
+	r.Jobs = append(r.Jobs, j)
+}
+
+// judge finds what is wrong with a row beyond its single fields.
+func (r *reader) judge(x *row) {
+	if x.problem != nil {
+		return
+	}
+	switch {
+	case x.run < 0 || x.run > mostSeconds:
+		x.fail(RowError{Kind: "impossible run time", Want: fmt.Sprintf("%d s must be between 0 and a hundred years", x.run)})
+	case x.gpus < 0 || x.gpus > mostGPUs:
+		x.fail(RowError{Kind: "impossible number of GPUs", Want: fmt.Sprintf("%d must be between 0 and %d", x.gpus, mostGPUs)})
+	case x.account == "":
+		x.fail(RowError{Kind: "no account", Want: "somebody must be charged"})
+	case x.id != "":
+		if x.again {
+			x.id = fmt.Sprintf("%s submitted at %d", x.id, x.submit)
+		}
+		if before, twice := r.seen[x.id]; twice {
+			x.fail(RowError{Kind: "the same job twice", Want: fmt.Sprintf("job %s is in line %d already", x.id, before)})
+			return
+		}
+		r.seen[x.id] = x.line
+	}
+	if x.problem == nil && x.drop == "" && x.gpus == 0 {
+		x.drop = "without GPUs"
+	}
+}
+
+func (r *reader) owner(account, user string) int32 {
+	o := simulate.Owner{Account: account, User: user}
+	n, known := r.owners[o]
+	if !known {
+		n = int32(len(r.Owners))
+		r.owners[o] = n
+		r.Owners = append(r.Owners, o)
+	}
+	return n
+}
+
+func (r *reader) partition(name string) int16 {
+	n, known := r.partitions[name]
+	if !known {
+		n = int16(len(r.Partitions))
+		r.partitions[name] = n
+		r.Partitions = append(r.Partitions, name)
+	}
+	return n
+}
+
+// drawUser draws one of an account's users, the first of them the most often.
+func (r *reader) drawUser(account string) string {
+	r.drewUsers = true
+	if r.zipf == nil {
+		sum := 0.0
+		for i := range r.options.Users {
+			sum += math.Pow(float64(i+1), -1.2)
+			r.zipf = append(r.zipf, sum)
+		}
+	}
+	x := r.rng.Float64() * r.zipf[len(r.zipf)-1]
+	i, _ := slices.BinarySearch(r.zipf, x)
+	return fmt.Sprintf("%s-u%02d", account, min(i, len(r.zipf)-1)+1)
+}
+
+func (r *reader) drawLimit(run int64) int64 {
+	r.drewLimits = true
+	return simulate.InventLimit(r.rng, run)
+}
+
+// finish puts the jobs in order and counts their times from the first.
+func (r *reader) finish() *Trace {
+	if len(r.times) > 0 {
+		begin := slices.Min(r.times)
+		r.Begin = time.Unix(begin, 0).UTC()
+		sorted := true
+		for i := range r.Jobs {
+			r.Jobs[i].Submit = r.times[i] - begin
+			sorted = sorted && (i == 0 || r.Jobs[i-1].Submit <= r.Jobs[i].Submit)
+		}
+		if !sorted {
+			r.Notes = append(r.Notes, "the rows were not in the order of submission and were sorted")
+		}
+		r.Sort()
+	}
+	if r.drewUsers {
+		r.Notes = append(r.Notes, fmt.Sprintf("users: drawn, %d in each account by Zipf's law with exponent 1.2 (seed %d)", r.options.Users, r.options.Seed))
+	}
+	if r.drewLimits {
+		r.Notes = append(r.Notes, fmt.Sprintf("time limits: drawn, 1.1 to 4 times the run time, rounded up to what people ask for (seed %d)", r.options.Seed))
+	}
+	r.Dropped = counted(r.dropped)
+	for _, c := range r.Dropped {
+		r.Notes = append(r.Notes, fmt.Sprintf("%d rows left out: %s", c.Rows, c.Kind))
+	}
+	return &r.Trace
+}

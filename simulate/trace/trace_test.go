@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package trace
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"gpubudget/simulate"
+)
+
+func read(t *testing.T, text string) *Trace {
+	t.Helper()
+	got, err := Read(strings.NewReader(text), "", Options{Seed: 1})
+	require.NoError(t, err)
+	return got
+}
+
+func TestSacct(t *testing.T) {
+	got := read(t, strings.Join([]string{
+		"JobID|Account|User|Partition|QOS|Submit|Start|End|ElapsedRaw|Timelimit|AllocTRES|ReqTRES|State",
+		"12|vision|ann|h100|normal|2026-03-01T10:00:10|Unknown|Unknown|7200|1-02:00:00|billing=8,cpu=8,gres/gpu:h100=4,gres/gpu=4|gres/gpu=4|COMPLETED",
+		"12.batch|vision||||2026-03-01T10:00:10|||7200||cpu=8||COMPLETED",
+		"13|vision|bob|h100|debug|2026-03-01T10:00:00|||60|30:00|gres/gpu:h100=1,gres/gpu:a100=2||TIMEOUT",
+		"14|robots|rosa|a100|normal|2026-03-01T10:00:20|||0|UNLIMITED||gres/gpu=1|CANCELLED by 1000",
+		"15|robots|rosa|a100|normal|2026-03-01T10:00:30|||5|UNLIMITED|cpu=1|cpu=1|COMPLETED",
+		"16|robots|rosa|a100|normal|2026-03-01T10:00:40|||5|UNLIMITED|gres/gpu=1||FAILED",
+		"12|vision|ann|h100|normal|2026-03-01T12:30:00|||100|2:00:00|gres/gpu=4||COMPLETED",
+	}, "\n")+"\n")
+	require.Empty(t, got.Problems)
+	require.Equal(t, []string{"h100", "a100"}, got.Partitions)
+	require.Equal(t, time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC), got.Begin)
+	require.Equal(t, []simulate.Job{
+		{Submit: 0, Run: 60, Limit: 1800, MinRuntime: -1, Line: 4, Owner: 1, GPUs: 3, QOS: 100, Debug: true},
+		{Submit: 10, Run: 7200, Limit: 93_600, MinRuntime: -1, Line: 2, Owner: 0, GPUs: 4},
+		{Submit: 40, Run: 5, Limit: 365 * 86_400, MinRuntime: -1, Line: 7, Owner: 2, GPUs: 1, Partition: 1},
+		{Submit: 9000, Run: 100, Limit: 7200, MinRuntime: -1, Line: 8, Owner: 0, GPUs: 4},
+	}, got.Jobs)
+	require.Equal(t, []Count{{"never started", 1}, {"steps", 1}, {"without GPUs", 1}}, got.Dropped)
+	require.Contains(t, got.Notes, "the rows were not in the order of submission and were sorted")
+}
+
+func TestSWF(t *testing.T) {
+	got := read(t, `; UnixStartTime: 1000000000
+; a remark
+1 5 0 60 2 -1 -1 4 120 -1 1 3 7 -1 -1 -1 -1 -1
+2 9 0 -1 -1 -1 -1 4 120 -1 5 3 7 -1 -1 -1 -1 -1
+`)
+	require.Empty(t, got.Problems)
+	require.Equal(t, int64(1_000_000_005), got.Begin.Unix())
+	require.Equal(t, []simulate.Owner{{Account: "group7", User: "user3"}}, got.Owners)
+	require.Equal(t, []simulate.Job{{Run: 60, Limit: 120, MinRuntime: -1, Line: 3, GPUs: 4}}, got.Jobs)
+	require.Equal(t, []Count{{"never started", 1}}, got.Dropped)
+}
+
+func TestChronus(t *testing.T) {
+	got := read(t, "job_id,user,num_gpu,submit_time,duration\n0,vc1,1,10,3\n1,vc1,0,11,3\n2,vc2,8,12,1\n")
+	require.Equal(t, int64(180), got.Jobs[0].Run)
+	require.Equal(t, int64(120), got.Jobs[1].Submit)
+	require.Equal(t, []Count{{"without GPUs", 1}}, got.Dropped)
+}
+
+func TestBadRows(t *testing.T) {
+	const header = "timestamp,duration,num_gpus,gpu_time,cluster\n"
+	for _, test := range []struct{ name, row, want string }{
+		{"truncated", "2017-10-09 07:01:55,66.0,1", "line 2: truncated or overlong row: it has 3 fields, the header 5"},
+		{"overlong", "2017-10-09 07:01:55,66.0,1,66.0,vc,more", "line 2: truncated or overlong row: it has 6 fields, the header 5"},
+		{"no time", "yesterday,66.0,1,66.0,vc", `line 2, column 1: timestamp is "yesterday": not a time: expected 2006-01-02 15:04:05, 1970 to 2200`},
+		{"far future", "9999-10-09 07:01:55,66.0,1,66.0,vc", `line 2, column 1: timestamp is "9999-10-09 07:01:55": not a time: expected 2006-01-02 15:04:05, 1970 to 2200`},
+		{"negative", "2017-10-09 07:01:55,-66.0,1,66.0,vc", `line 2, column 21: duration is "-66.0": negative: expected seconds`},
+		{"not a number", "2017-10-09 07:01:55,1h,1,66.0,vc", `line 2, column 21: duration is "1h": not a number: expected seconds`},
+		{"NaN", "2017-10-09 07:01:55,NaN,1,66.0,vc", `line 2, column 21: duration is "NaN": not a number: expected seconds`},
+		{"huge", "2017-10-09 07:01:55,66.0,1e300,66.0,vc", `line 2, column 26: num_gpus is "1e300": too large: expected a number of GPUs`},
+		{"large", "2017-10-09 07:01:55,66.0,9999999,66.0,vc", "line 2: impossible number of GPUs: 9999999 must be between 0 and 1048576"},
+		{"milliseconds", "2017-10-09 07:01:55,6000000000.0,1,66.0,vc", "line 2: impossible run time: 6000000000 s must be between 0 and a hundred years"},
+		{"nobody", "2017-10-09 07:01:55,66.0,1,66.0,", "line 2: no account: somebody must be charged"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := read(t, header+test.row+"\n2017-10-09 07:01:55,66.0,1,66.0,vc\n")
+			require.Len(t, got.Problems, 1)
+			require.EqualError(t, got.Problems[0], test.want)
+			require.Len(t, got.Jobs, 1, "the good row")
+		})
+	}
+	t.Run("twice", func(t *testing.T) {
+		got := read(t, "job_id,user,num_gpu,submit_time,duration\n0,vc1,1,10,3\n0,vc1,1,10,3\n")
+		require.EqualError(t, got.Problems[0], "line 3: the same job twice: job 0 is in line 2 already")
+	})
+	t.Run("swf", func(t *testing.T) {
+		got := read(t, "1 5 0 60 2 -1 -1 4 120 -1 1 3 7 -1 -1 -1 -1 -1\n2 5 0 x 2 -1 -1 4 120 -1 1 3 7 -1 -1 -1 -1 -1\n3 5 0\n")
+		require.EqualError(t, got.Problems[0], `line 2, column 7: run time is "x": not a number: expected a number of at least -1`)
+		require.EqualError(t, got.Problems[1], "line 3: truncated or overlong row: it has 3 fields, the format 18")
+	})
+	require.Equal(t, []Count{{"a", 2}, {"b", 1}}, Counts([]*RowError{{Kind: "b"}, {Kind: "a"}, {Kind: "a"}}))
+}
+
+func TestBadHeaders(t *testing.T) {
+	for _, test := range []struct{ name, text, want string }{
+		{"empty", "", "read trace: it is empty: EOF"},
+		{"unknown format", "hello\n", "it is not clear which format this is: name it, one of [sacct philly chronus swf]"},
+		{"misspelt", "timestamp,durations,num_gpus,cluster\n", `line 1, column 2: unknown column "durations": did you mean duration?`},
+		{"strange", "timestamp,duration,num_gpus,cluster,colour\n", `line 1, column 5: unknown column "colour": expected are timestamp, duration, num_gpus, cluster, user, gpu_time`},
+		{"missing", "timestamp,duration,num_gpus\n", "line 1: the column cluster is missing: expected are timestamp, duration, num_gpus, cluster, user, gpu_time"},
+		{"twice", "timestamp,duration,num_gpus,duration,cluster\n", "line 1, column 4: the column duration is there twice"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := Read(strings.NewReader(test.text), "", Options{})
+			require.EqualError(t, err, test.want)
+		})
+	}
+}
+
+func TestTimeLimits(t *testing.T) {
+	for text, want := range map[string]int64{
+		"30:00": 1800, "1:00:00": 3600, "2-00:00:00": 172_800, "30": 1800, "1-12": 129_600, "1-12:30": 131_400,
+		"UNLIMITED": 365 * 86_400, "Partition_Limit": 0, "": 0,
+	} {
+		var x row
+		require.Nil(t, timeLimit(&x, text), text)
+		require.Equal(t, want, x.limit, text)
+	}
+	for _, text := range []string{"soon", "1:2:3:4", "-1:00", "1--2", "99999999999999999999"} {
+		var x row
+		require.NotNil(t, timeLimit(&x, text), text)
+	}
+}
+
+// No file, however broken, makes a panic or a job that cannot be.
+func TestAnyTextIsReadOrRefused(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		format := rapid.SampledFrom(Formats()).Draw(t, "format")
+		header := map[Format]string{
+			Sacct: strings.ReplaceAll(SacctFields, ",", "|") + "\n", Philly: "timestamp,duration,num_gpus,cluster\n",
+			Chronus: "job_id,user,num_gpu,submit_time,duration\n", SWF: "",
+		}[format]
+		field := rapid.OneOf(rapid.StringMatching(`[0-9]{1,12}`), rapid.String(), rapid.SampledFrom([]string{"2026-03-01 10:00:00", "2026-03-01T10:00:00", "gres/gpu=2", "-1", "1e9"}))
+		separator := map[Format]string{Sacct: "|", Philly: ",", Chronus: ",", SWF: " "}[format]
+		var text strings.Builder
+		text.WriteString(header)
+		for range rapid.IntRange(0, 5).Draw(t, "rows") {
+			text.WriteString(strings.Join(rapid.SliceOfN(field, 1, 18).Draw(t, "fields"), separator) + "\n")
+		}
+		got, err := Read(strings.NewReader(text.String()), format, Options{})
+		if err != nil {
+			return
+		}
+		for i, j := range got.Jobs {
+			require.Positive(t, j.GPUs)
+			require.Positive(t, j.Limit)
+			require.GreaterOrEqual(t, j.Run, int64(0))
+			require.True(t, i == 0 || got.Jobs[i-1].Submit <= j.Submit)
+			require.NotEmpty(t, got.Owners[j.Owner].Account)
+		}
+	})
+}
+
+// The real traces lie beside the repository where they lie at all: their licences
+// are theirs.
+func TestRealTraces(t *testing.T) {
+	for name, jobs := range map[string]int{"philly_2017.csv": 82_247, "philly_chronus_mix1.csv": 30_756} {
+		t.Run(name, func(t *testing.T) {
+			f := open(t, name)
+			got, err := Read(f, "", Options{Seed: 1})
+			require.NoError(t, err)
+			require.Empty(t, got.Problems)
+			require.Len(t, got.Jobs, jobs)
+		})
+	}
+}
+
+func open(t *testing.T, name string) *os.File {
+	t.Helper()
+	f, err := os.Open(filepath.Join("..", "..", "..", "shared", "traces", name))
+	if err != nil {
+		t.Skipf("without the trace: %v", err)
+	}
+	t.Cleanup(func() { require.NoError(t, f.Close()) })
+	return f
+}
