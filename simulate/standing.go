@@ -19,10 +19,10 @@ type standing struct {
 	seen   fairshare.Seen
 	size   fairshare.ClusterSize
 
+	ranker  *fairshare.Ranker
+	numbers []fairshare.Owner // by owner: his number to the ranker
 	ranking *fairshare.Ranking
 	strict  *fairshare.Strict
-	charges []fairshare.Charge
-	ahead   []fairshare.Charge
 	places  []int32 // by account: its place, 1 is the most under-served
 	worst   []int32 // accounts, the most over-served first
 	funded  []bool  // by account
@@ -65,7 +65,12 @@ func (st *standing) prepare(s *sim) {
 				s.accounts[a].quota = int64(tree.Nodes[i].ShareOfCluster*float64(s.cfg.Cluster.GPUs()) + 0.5)
 			}
 		}
-	case Budgets, FIFO:
+	case Budgets:
+		st.ranker = fairshare.NewRanker(st.budget)
+		for _, o := range s.cfg.Workload.Owners {
+			st.numbers = append(st.numbers, st.ranker.Owner(o.Account, o.User))
+		}
+	case FIFO:
 	}
 }
 
@@ -140,19 +145,18 @@ func (st *standing) refresh(s *sim) {
 // he is charged ahead.
 func (st *standing) rank(s *sim) {
 	window := fairshare.Lookback(s.instant(s.now), s.p.Lookback)
-	st.charges, st.ahead = st.charges[:0], st.ahead[:0]
+	st.ranker.Begin(window, st.budget.Capacity)
 	lookback := int64(s.p.Lookback.Seconds())
 	for i := range s.owners {
 		g := &s.owners[i].gauge
-		o := &s.cfg.Workload.Owners[i]
 		if used := g.within(s.now, lookback); used != 0 {
-			st.charges = append(st.charges, fairshare.Charge{Period: window, Account: o.Account, User: o.User, Amount: fairshare.GPUMillis(used * 1000)})
+			st.ranker.Charge(st.numbers[i], window, fairshare.GPUMillis(used*1000))
 		}
 		if g.gpus != 0 {
-			st.ahead = append(st.ahead, fairshare.Charge{Period: window, Account: o.Account, User: o.User, Amount: usage.ChargeAhead(g.gpus, s.p.Lookback)})
+			st.ranker.Ahead(st.numbers[i], usage.ChargeAhead(g.gpus, s.p.Lookback))
 		}
 	}
-	st.ranking = fairshare.Rank(fairshare.Input{Budget: st.budget, Window: window, Charges: st.charges, Ahead: st.ahead})
+	st.ranking = st.ranker.Rank()
 	st.strict = fairshare.NewStrict(st.ranking, fairshare.Weights{MaxAge: uint32(s.p.MaxAge / time.Second)}, st.size, &st.seen)
 	for a, name := range s.names {
 		standing, known := st.ranking.Account(name)
