@@ -71,7 +71,7 @@ build: provision commands plugins simnvml ## build bin/, build/plugins/ and the 
 .PHONY: commands
 commands:
 	@mkdir -p bin
-	@$(GOBUILD) -o bin/ ./cmd/gpubudget ./cmd/gshare ./internal/testcluster/cmd/cluster ./internal/demo/cmd/demo
+	@$(GOBUILD) -o bin/ ./cmd/gpubudget ./cmd/gshare ./cmd/gpubudget-agent ./internal/testcluster/cmd/cluster ./internal/demo/cmd/demo
 
 .PHONY: plugins
 plugins: provision

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -182,7 +183,7 @@ func TestSixtyFourInstancesAreMeasured(t *testing.T) {
 	n.gresConf("AutoDetect=nvml\n")
 	n.start()
 	for job := range 64 {
-		n.prolog(job+1, fmt.Sprint(job))
+		n.prolog(job+1, strconv.Itoa(job))
 	}
 	n.rounds(2)
 	require.NoError(t, n.send())

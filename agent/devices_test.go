@@ -5,6 +5,7 @@ package agent
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -52,11 +53,11 @@ func TestNumbersMeanDeviceFilesInAnyOrder(t *testing.T) {
 		g := slotsOf(files...)
 		m := newSlotMap(g, nil, devices)
 		number := rapid.IntRange(0, n-1).Draw(t, "number")
-		require.Equal(t, []string{fmt.Sprintf("GPU-of-minor-%d", gres[number])}, m.resolve(&holding.Record{GPUs: fmt.Sprint(number), Visible: fmt.Sprint(number)}))
+		require.Equal(t, []string{fmt.Sprintf("GPU-of-minor-%d", gres[number])}, m.resolve(&holding.Record{GPUs: strconv.Itoa(number), Visible: strconv.Itoa(number)}))
 
 		g.AutoDetect = true
 		m = newSlotMap(g, nil, devices)
-		require.Equal(t, []string{fmt.Sprintf("GPU-of-minor-%d", slices.Index(pci, number))}, m.resolve(&holding.Record{GPUs: fmt.Sprint(number)}))
+		require.Equal(t, []string{fmt.Sprintf("GPU-of-minor-%d", slices.Index(pci, number))}, m.resolve(&holding.Record{GPUs: strconv.Itoa(number)}))
 		require.Equal(t, m, newSlotMap(slurmnode.Gres{AutoDetect: true}, nil, devices))
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"gpubudget/agent/tally"
@@ -94,7 +95,7 @@ func mappingFiles(devices []device, holdings []tally.Holding) map[string]string 
 	names := map[string]string{}
 	for i := range devices {
 		d := &devices[i]
-		name := fmt.Sprint(d.Index)
+		name := strconv.Itoa(d.Index)
 		if d.GI != nil {
 			name = fmt.Sprintf("%d.%d", d.Index, *d.GI)
 		}

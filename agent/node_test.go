@@ -267,7 +267,7 @@ func (d *driver) Sample() (*meter.Round, error) {
 	for _, g := range d.gpus {
 		if g.Busy != nil {
 			percent := g.Busy.Busy
-			g.Busy = &meter.Busy{Busy: r.Elapsed / 100 * percent, Known: r.Elapsed, Source: meter.FromSamples}
+			g.Busy = &meter.Busy{Busy: time.Duration(int64(r.Elapsed) * int64(percent) / 100), Known: r.Elapsed, Source: meter.FromSamples}
 		}
 		r.GPUs = append(r.GPUs, g)
 	}

@@ -54,7 +54,7 @@ func agentPool(t *testing.T, dsn string) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(dsn)
 	require.NoError(t, err)
-	role := fmt.Sprintf("agent_%s", config.ConnConfig.Database)
+	role := "agent_" + config.ConnConfig.Database
 	owner, err := pgx.Connect(t.Context(), dsn)
 	require.NoError(t, err)
 	_, err = owner.Exec(t.Context(), fmt.Sprintf("CREATE ROLE %s LOGIN IN ROLE gpubudget_agent", role))

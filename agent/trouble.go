@@ -36,14 +36,14 @@ func (t *trouble) met(log *slog.Logger, now time.Time, what string, err error, a
 }
 
 // over tells that it is over, if it was.
-func (t *trouble) over(log *slog.Logger, now time.Time, what string, args ...any) {
+func (t *trouble) over(log *slog.Logger, now time.Time, what string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.cause == "" {
 		return
 	}
 	t.cause, t.said = "", ""
-	log.Info(what, append(args, "after", now.Sub(t.since).Round(time.Second))...)
+	log.Info(what, "after", now.Sub(t.since).Round(time.Second))
 }
 
 // text is what is wrong, "" if nothing is.

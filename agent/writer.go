@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -124,7 +125,7 @@ func (a *Agent) writeAll(ctx context.Context, w *written) error {
 			return nil
 		}
 		if report.Buckets = b.Buckets; first {
-			report.Buckets = append(open, b.Buckets...)
+			report.Buckets = slices.Concat(open, b.Buckets)
 		}
 		report.Agent.Spooled = a.spool.Waiting()
 		if err := a.send(ctx, db, &report, w, len(report.Buckets)-len(b.Buckets)); err != nil {

@@ -139,7 +139,7 @@ func (c *Cgroups) jobOfStepd(list string) (uint32, bool) {
 	if err != nil {
 		return 0, false
 	}
-	for _, pid := range strings.Fields(string(text)) {
+	for pid := range strings.FieldsSeq(string(text)) {
 		title, err := os.ReadFile(c.proc(pid, "cmdline"))
 		if err != nil {
 			continue

@@ -59,7 +59,7 @@ func expandItem(item string) ([]string, error) {
 		return nil, err
 	}
 	var names []string
-	for _, r := range strings.Split(inside, ",") {
+	for r := range strings.SplitSeq(inside, ",") {
 		numbers, err := expandRange(r)
 		if err != nil {
 			return nil, fmt.Errorf("%q: %w", item, err)

@@ -73,7 +73,7 @@ type Spool struct {
 type LockedError struct{ Dir string }
 
 func (e *LockedError) Error() string {
-	return fmt.Sprintf("another agent works with the spool %s", e.Dir)
+	return "another agent works with the spool " + e.Dir
 }
 
 // Open takes a folder, making it if need be. The state is nil if there is none.

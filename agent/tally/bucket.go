@@ -79,7 +79,7 @@ func (b *Bucket) cut(at fairshare.Instant) {
 		known  int64
 	}{{&b.Busy, b.BusyKnown}, {&b.Process, b.ProcessKnown}} {
 		if *of.amount != nil {
-			*of.amount = known(min(**of.amount, of.known))
+			*of.amount = new(min(**of.amount, of.known))
 		}
 	}
 	for _, of := range []struct {

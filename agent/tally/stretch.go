@@ -4,6 +4,7 @@ package tally
 
 import (
 	"math/bits"
+	"slices"
 
 	"gpubudget/fairshare"
 )
@@ -23,7 +24,7 @@ func (s *stretch) length() int64 { return s.until - s.from }
 // to others is theirs: a holding that is found late gets of what is left, so
 // that all together never have more than there is.
 func (s *stretch) parts() []int64 {
-	all := append(s.counted[:len(s.counted):len(s.counted)], s.held...)
+	all := slices.Concat(s.counted, s.held)
 	parts := split(s.length(), all)[len(s.counted):]
 	left := s.length()
 	for _, given := range split(s.length(), s.counted) {
@@ -93,14 +94,14 @@ func (s *stretch) measure(c *count, part int64, wall func(int64) fairshare.Insta
 		}
 		c.energy += *s.look.Power * part
 		b.EnergyKnown += s.length()
-		b.Energy = known(c.energy / 1000)
+		b.Energy = new(c.energy / 1000)
 	}
 	if s.look.Jobs != nil {
 		ran := int64(0)
 		if _, ok := s.look.Jobs[c.JobID]; ok {
 			ran = s.length()
 		}
-		b.Process = known(value(b.Process) + ran)
+		b.Process = new(value(b.Process) + ran)
 		b.ProcessKnown += s.length()
 	}
 }
@@ -128,7 +129,7 @@ func (s *stretch) measureBusy(c *count, alone bool, wall func(int64) fairshare.I
 	c.busyKnown += s.share(min(s.look.BusyKnown, (s.now-s.look.From)*1000))
 	b.BusyKnown = min(c.busyKnown/1000, b.Held())
 	if b.BusyKnown > 0 {
-		b.Busy = known(min(c.busy/1000, b.BusyKnown))
+		b.Busy = new(min(c.busy/1000, b.BusyKnown))
 	}
 }
 
@@ -142,20 +143,18 @@ func (s *stretch) measureMemory(c *count, alone bool) {
 		if job, ok := s.look.Jobs[c.JobID]; ok {
 			used = job.Memory
 		} else if s.look.Jobs != nil {
-			used = known(0)
+			used = new(int64)
 		}
 	}
 	if used == nil {
 		return
 	}
-	b.Memory = known(value(b.Memory) + *used*s.length())
-	b.MemoryMax = known(max(value(b.MemoryMax), *used))
+	b.Memory = new(value(b.Memory) + *used*s.length())
+	b.MemoryMax = new(max(value(b.MemoryMax), *used))
 	b.MemoryKnown += s.length()
 }
 
 func (c *count) idle(since *fairshare.Instant) { c.idleSince = since }
-
-func known(v int64) *int64 { return &v }
 
 func value(v *int64) int64 {
 	if v == nil {
@@ -170,7 +169,7 @@ func mulDiv(a, b, c int64) int64 {
 	if a <= 0 || b <= 0 || c <= 0 {
 		return 0
 	}
-	hi, lo := bits.Mul64(uint64(a), uint64(b)) //nolint:gosec // none is negative
-	q, _ := bits.Div64(hi, lo, uint64(c))      //nolint:gosec // nor this
-	return int64(q)                            //nolint:gosec // at most a
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	q, _ := bits.Div64(hi, lo, uint64(c))
+	return int64(q) //nolint:gosec // at most a
 }

@@ -5,6 +5,7 @@ package tally
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -319,10 +320,10 @@ func (w *world) run(t *rapid.T) (got map[string]*Bucket) {
 		tally.all(got)
 		switch rapid.IntRange(0, 9).Draw(t, "event") {
 		case 0:
-			tally = New(fmt.Sprint(n), length, off, tally.Marks())
+			tally = New(strconv.Itoa(n), length, off, tally.Marks())
 		case 1:
 			off = rapid.Int64Range(0, 100*hour).Draw(t, "offset")
-			tally.Rebase(fmt.Sprint(n), off)
+			tally.Rebase(strconv.Itoa(n), off)
 			tally.all(got)
 		}
 	}

@@ -30,7 +30,7 @@ func (p *program) daemon(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	options, err := p.options(c, config)
+	options, err := p.options(config)
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (p *program) daemon(c *cli.Context) error {
 }
 
 // options are what an agent of this node works with, but for the database.
-func (p *program) options(c *cli.Context, config conf.Conf) (agent.Options, error) {
+func (p *program) options(config conf.Conf) (agent.Options, error) {
 	if config.Cluster == "" {
 		return agent.Options{}, errors.New("no cluster is named: set Cluster in gpubudget.conf, as ClusterName in slurm.conf")
 	}

@@ -33,7 +33,7 @@ func (p *program) hookCommand(name, usage string) *cli.Command {
 		Name: name, Usage: usage, HideHelpCommand: true,
 		Description: "Writes a file of a few hundred bytes into AgentJobsDir and ends. It always\n" +
 			"   succeeds, as far as Slurm is concerned: what goes wrong is in the system's log.",
-		Action: func(c *cli.Context) error { return cli.ShowSubcommandHelp(c) },
+		Action: cli.ShowSubcommandHelp,
 	}
 }
 

@@ -5,6 +5,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"text/tabwriter"
 	"time"
 
@@ -23,7 +24,7 @@ func (p *program) once(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	options, err := p.options(c, config)
+	options, err := p.options(config)
 	if err != nil {
 		return err
 	}
@@ -50,7 +51,7 @@ func (p *program) printView(v *agent.View) error {
 		g := &v.GPUs[i]
 		watt := "-"
 		if g.PowerMW != nil {
-			watt = fmt.Sprint(*g.PowerMW / 1000)
+			watt = strconv.FormatInt(*g.PowerMW/1000, 10)
 		}
 		util := "-"
 		if g.Percent != nil {

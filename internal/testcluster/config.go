@@ -123,6 +123,7 @@ func (c *Cluster) slurmConf(host string) string {
 			nodeName(n), host, c.ports.slurmd(n), c.opts.CPUsPerNode, c.opts.GPUsPerNode))
 	}
 	lines = append(lines, "PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP")
+	lines = append(lines, c.agentHooks()...)
 	for _, line := range c.opts.SlurmConf {
 		lines = override(lines, line)
 	}
@@ -145,6 +146,9 @@ func override(lines []string, line string) []string {
 }
 
 func (c *Cluster) gresConf() string {
+	if len(c.opts.GresConf) > 0 {
+		return strings.ReplaceAll(strings.Join(c.opts.GresConf, "\n"), "%s", c.path("gpus")) + "\n"
+	}
 	return fmt.Sprintf("NodeName=n[1-%d] Name=gpu File=%s/gpu[0-%d]\n", c.opts.Nodes, c.path("gpus"), c.opts.GPUsPerNode-1)
 }
 
@@ -175,6 +179,7 @@ func (c *Cluster) gpubudgetConf() string {
 		"RefreshInterval": "1",
 		"CalcInterval":    "1",
 	}
+	maps.Copy(settings, c.agentConf())
 	for key, value := range c.opts.Conf {
 		for known := range settings {
 			if strings.EqualFold(key, known) {

@@ -47,7 +47,7 @@ func (c *Cluster) makeDirs() error {
 		owner account
 	}{
 		{"etc", account{}}, {"bin", account{}}, {"plugins", account{}}, {"gpus", account{}},
-		{"home", account{}}, {"spool", account{}}, {"run", account{}},
+		{"home", account{}}, {"spool", account{}}, {"run", account{}}, {"lib", account{}}, {"agent", account{}},
 		{"log", c.slurm}, {"state", c.slurm}, {"munge", c.munge}, {"mariadb", c.mysql}, {"mariadb/tmp", c.mysql},
 	} {
 		if err := os.MkdirAll(c.path(sub.name), 0o755); err != nil {
@@ -154,6 +154,9 @@ func (c *Cluster) copyBuild() error {
 		return err
 	}
 	c.plugin = system
+	if err := copyAll(c.agentBuild()); err != nil {
+		return err
+	}
 	if c.opts.Priority != Gpubudget {
 		return nil
 	}
@@ -165,16 +168,7 @@ func (c *Cluster) copyBuild() error {
 	for _, name := range []string{"gpubudget", "gshare"} {
 		copies[filepath.Join(c.opts.BinDir, name)] = c.path("bin", name)
 	}
-	for from, to := range copies {
-		content, err := os.ReadFile(from)
-		if err != nil {
-			return fmt.Errorf("%w (make build makes it)", err)
-		}
-		if err := os.WriteFile(to, content, 0o755); err != nil {
-			return err
-		}
-	}
-	return nil
+	return copyAll(copies)
 }
 
 // slurmPluginDir is where the distribution keeps Slurm's plugins.

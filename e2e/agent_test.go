@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"gpubudget/agent/holding"
+	"gpubudget/internal/simnvml"
+	"gpubudget/internal/testcluster"
+)
+
+// metered is a cluster whose node has an agent.
+type metered struct{ *scenario }
+
+func newMetered(t *testing.T, opts testcluster.Options) metered {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout+testTimeout)
+	t.Cleanup(cancel)
+	opts.Agents, opts.Users = true, []string{ann}
+	c, err := testcluster.Start(ctx, opts)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(c.LogTails())
+		}
+		require.NoError(t, c.Stop())
+	})
+	return metered{&scenario{Cluster: c, t: t, ctx: ctx}}
+}
+
+// rows are the rows of a query, as text.
+func (m metered) rows(sql string, args ...any) []string {
+	m.t.Helper()
+	conn, err := pgx.Connect(m.ctx, m.DSN())
+	require.NoError(m.t, err)
+	defer conn.Close(m.ctx)
+	result, err := conn.Query(m.ctx, sql, args...)
+	require.NoError(m.t, err)
+	all, err := pgx.CollectRows(result, pgx.RowTo[string])
+	require.NoError(m.t, err)
+	return all
+}
+
+// until waits until done says so.
+func (m metered) until(what string, done func() bool) {
+	m.t.Helper()
+	require.NoError(m.t, m.Wait(m.ctx, what, func() (bool, error) { return done(), nil }))
+}
+
+func (m metered) sbatch(args ...string) uint32 {
+	m.t.Helper()
+	id, err := m.Sbatch(m.ctx, ann, args...)
+	require.NoError(m.t, err)
+	return id
+}
+
+// file is what Prolog and Epilog have written of a job, nil if there is none.
+func (m metered) file(job uint32) *holding.Record {
+	m.t.Helper()
+	text, err := os.ReadFile(filepath.Join(m.AgentJobs("n1"), fmt.Sprintf("%d.0", job)))
+	if os.IsNotExist(err) {
+		return nil
+	}
+	require.NoError(m.t, err)
+	r := new(holding.Record)
+	require.NoError(m.t, json.Unmarshal(text, r))
+	return r
+}
+
+// What a job held is in the database to the millisecond between its Prolog and
+// its Epilog, although the agent was killed while it ran, and the database was
+// away. Utilisation is known for as long as the agent looked.
+func TestAJobIsMeteredToTheMillisecond(t *testing.T) {
+	m := newMetered(t, testcluster.Options{GPUsPerNode: 4})
+	busy := m.IdleGPUs("n1")
+	busy.GPUs[0].Load, busy.GPUs[1].Load = simnvml.Steady(60), simnvml.Steady(60)
+	require.NoError(t, m.WriteGPUs("n1", busy))
+
+	job := m.sbatch("--gres=gpu:2", "--wrap", "sleep 8")
+	m.until("the job to be counted", func() bool {
+		return len(m.rows("SELECT gpu FROM gpubudget.gpu_bucket WHERE job_id = $1 AND samples > 1", job)) == 2
+	})
+	require.NoError(t, m.KillAgent("n1"))
+	require.NoError(t, m.StopPostgres())
+	var record *holding.Record
+	m.until("Epilog", func() bool {
+		record = m.file(job)
+		return record != nil && record.Until != nil
+	})
+	require.Equal(t, "0,1", record.GPUs)
+	require.Equal(t, ann, record.User)
+	require.NoError(t, m.StartAgent("n1"))
+	m.until("the agent to count it to the end", func() bool { return m.file(job) == nil })
+	require.NoError(t, m.StartPostgres(m.ctx))
+	want := strconv.FormatInt(record.Until.Boot-record.From.Boot, 10)
+	m.until("the database to have all", func() bool {
+		return len(m.rows("SELECT gpu FROM gpubudget.gpu_bucket WHERE job_id = $1 AND ended", job)) == 2
+	})
+	require.Equal(t, []string{"GPU-n1-0 " + want, "GPU-n1-1 " + want}, m.rows(`SELECT gpu || ' ' || sum(held_ms) FROM gpubudget.gpu_bucket
+		WHERE job_id = $1 AND user_name = $2 GROUP BY gpu ORDER BY 1`, job, ann))
+	require.Equal(t, []string{"t t"}, m.rows(`SELECT format('%s %s', sum(busy_ms)::float / sum(busy_known_ms) BETWEEN 0.59 AND 0.61,
+		sum(busy_known_ms) BETWEEN 1000 AND sum(held_ms) - 1000) FROM gpubudget.gpu_bucket WHERE job_id = $1`, job))
+}
+
+// A job that ends while everything runs; its length is what Slurm says, but for
+// the seconds that Slurm rounds to.
+func TestAMeteredJobIsAsLongAsSlurmSays(t *testing.T) {
+	m := newMetered(t, testcluster.Options{GPUsPerNode: 2})
+	job := m.sbatch("--gres=gpu:1", "--wrap", "sleep 3")
+	m.until("the job to end", func() bool {
+		return len(m.rows("SELECT gpu FROM gpubudget.gpu_bucket WHERE job_id = $1 AND ended", job)) == 1
+	})
+	var held int64
+	_, err := fmt.Sscan(m.rows("SELECT sum(held_ms)::text FROM gpubudget.gpu_bucket WHERE job_id = $1", job)[0], &held)
+	require.NoError(t, err)
+	require.InDelta(t, m.elapsed(job)*1000, held, 1500)
+	require.Empty(t, m.file(job))
+	// A job without GPUs leaves no trace.
+	without := m.sbatch("--wrap", "true")
+	require.NoError(t, m.WaitNoJobs(m.ctx))
+	require.Empty(t, m.rows("SELECT gpu FROM gpubudget.gpu_bucket WHERE job_id = $1", without))
+}
+
+// Slurm numbers GPUs by their places in gres.conf. Whatever the order there, it
+// is the device file's GPU that the job held.
+func TestNumbersOfGPUsInAnotherOrder(t *testing.T) {
+	m := newMetered(t, testcluster.Options{
+		GPUsPerNode: 4, GresConf: []string{"NodeName=n1 Name=gpu File=%s/gpu2", "NodeName=n1 Name=gpu File=%s/gpu[0-1]", "NodeName=n1 Name=gpu File=%s/gpu3"},
+		SlurmConf: []string{"SlurmdDebug=debug", "DebugFlags=Gres"},
+	})
+	// slurmd itself tells which device has which number: it lists them in order.
+	text, err := os.ReadFile(m.Log("slurmd.n1"))
+	require.NoError(t, err)
+	var devices []string
+	for _, match := range regexp.MustCompile(`gpu device number \d+\(\S*/(gpu\d)\)`).FindAllStringSubmatch(string(text), 4) {
+		devices = append(devices, match[1])
+	}
+	require.Equal(t, []string{"gpu2", "gpu0", "gpu1", "gpu3"}, devices)
+
+	first := m.sbatch("--gres=gpu:1", "--wrap", "sleep 4")
+	second := m.sbatch("--gres=gpu:2", "--wrap", "sleep 4")
+	m.until("both to be counted", func() bool {
+		return len(m.rows("SELECT gpu FROM gpubudget.gpu_bucket WHERE job_id IN ($1, $2)", first, second)) == 3
+	})
+	require.Equal(t, []string{"0"}, []string{m.file(first).GPUs})
+	require.Equal(t, []string{"1,2"}, []string{m.file(second).GPUs})
+	require.Equal(t, []string{"GPU-n1-2"}, m.rows("SELECT gpu FROM gpubudget.gpu_bucket WHERE job_id = $1", first))
+	require.Equal(t, []string{"GPU-n1-0", "GPU-n1-1"}, m.rows("SELECT gpu FROM gpubudget.gpu_bucket WHERE job_id = $1 ORDER BY 1", second))
+}
