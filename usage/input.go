@@ -27,12 +27,21 @@ func AddOpen(in *fairshare.Input, r *Run, until time.Time) {
 	if !r.Allocated {
 		return
 	}
-	c := r.Charge(until)
+	c, ahead := r.ChargeOpen(until, time.Duration(in.Window.Millis())*time.Millisecond)
 	if c.Amount != 0 {
 		in.Charges = append(in.Charges, c)
 	}
-	if r.GPUs > 0 && r.Open() {
-		c.Amount = ChargeAhead(r.GPUs, time.Duration(in.Window.Millis())*time.Millisecond)
+	if ahead != 0 {
+		c.Amount = ahead
 		in.Ahead = append(in.Ahead, c)
 	}
+}
+
+// ChargeOpen is what an allocated run is charged up to until and, while it is
+// open, charged ahead.
+func (r Run) ChargeOpen(until time.Time, lookback time.Duration) (c fairshare.Charge, ahead fairshare.GPUMillis) {
+	if r.GPUs > 0 && r.Open() {
+		ahead = ChargeAhead(r.GPUs, lookback)
+	}
+	return r.Charge(until), ahead
 }

@@ -10,6 +10,7 @@ import (
 	"gpubudget/budgets"
 	"gpubudget/conf"
 	"gpubudget/fairshare"
+	"gpubudget/usage"
 )
 
 // The size of the cluster that the benchmarks are about.
@@ -30,6 +31,7 @@ func benchEngine(b *testing.B) *Engine {
 	s := &Snapshot{Cluster: "bench", ReadAt: now, Policy: budgets.DefaultPolicy, Budget: &fairshare.Budget{
 		Capacity: []fairshare.Step[fairshare.MilliGPUs]{{Period: fairshare.Period{From: fairshare.Always, Until: now}, Value: 1000 * fairshare.GPU}},
 	}}
+	var charges []fairshare.Charge
 	always := fairshare.Period{From: fairshare.Always, Until: fairshare.Never}
 	for a := range benchAccounts {
 		account := fairshare.Account{
@@ -43,7 +45,7 @@ func benchEngine(b *testing.B) *Engine {
 				User: user, In: []fairshare.Step[fairshare.Share]{{Period: always, Value: fairshare.EqualPart}}})
 			for hour := fairshare.Instant(u % 4); hour < 7*24; hour += 4 {
 				from := now - (hour+1)*3_600_000
-				s.Charges = append(s.Charges, fairshare.Charge{
+				charges = append(charges, fairshare.Charge{
 					Period: fairshare.Period{From: from, Until: from + 3_600_000}, Account: account.Name, User: user,
 					Amount: fairshare.GPUHour,
 				})
@@ -51,7 +53,8 @@ func benchEngine(b *testing.B) *Engine {
 		}
 		s.Budget.Accounts = append(s.Budget.Accounts, account)
 	}
-	e.install(s, now, false)
+	s.History = usage.NewHistory(s.Lookback(now).From, now, charges)
+	e.install(s, false)
 	e.Configure(fairshare.Weights{Age: 1000, Fairshare: 10000, JobSize: 100, Partition: 10, QOS: 2000, MaxAge: 7 * 86400}, 1)
 	return e
 }

@@ -34,6 +34,11 @@ type database struct {
 	usage   *usage.Store
 	cluster string
 	locked  bool
+
+	// last is the snapshot that was read last on this connection, and since is
+	// when its budget begins: of the next one only what has changed is read.
+	last  *Snapshot
+	since fairshare.Instant
 }
 
 // connect opens a connection that hears of changes of the ledger.
@@ -86,18 +91,21 @@ func (db *database) lock(ctx context.Context) (mine bool, err error) {
 	return db.locked, nil
 }
 
-// read makes a snapshot of one state of the database.
+// read makes a snapshot of one state of the database. It shares with the one that
+// was read before on this connection what has not changed since.
 func (db *database) read(ctx context.Context, now fairshare.Instant) (*Snapshot, error) {
 	s := &Snapshot{Cluster: db.cluster, ReadAt: now}
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err := pgx.BeginTxFunc(ctx, db.conn, options, func(tx pgx.Tx) error { return s.fill(ctx, tx) })
+	err := pgx.BeginTxFunc(ctx, db.conn, options, func(tx pgx.Tx) error { return db.fill(ctx, tx, s) })
 	if err != nil {
+		db.last = nil
 		return nil, err
 	}
+	db.last = s
 	return s, nil
 }
 
-func (s *Snapshot) fill(ctx context.Context, tx pgx.Tx) (err error) {
+func (db *database) fill(ctx context.Context, tx pgx.Tx, s *Snapshot) (err error) {
 	ledger, used := budgets.NewStore(tx), usage.NewStore(tx)
 	if s.Ledger, err = ledger.Version(ctx, s.Cluster); err != nil {
 		return err
@@ -106,15 +114,28 @@ func (s *Snapshot) fill(ctx context.Context, tx pgx.Tx) (err error) {
 		return err
 	}
 	w := s.Lookback(s.ReadAt)
-	ahead := fairshare.Period{From: w.From, Until: fairshare.Never}
-	if s.Budget, err = ledger.Load(ctx, s.Cluster, ahead); err != nil {
+	if s.Budget, err = db.budget(ctx, ledger, s, w); err != nil {
 		return err
 	}
 	if s.Budget.Capacity, err = used.Capacity(ctx, s.Cluster, w); err != nil {
 		return err
 	}
-	s.Charges, _, err = used.Charges(ctx, s.Cluster, w, s.Budget.Moves()...)
+	var last *usage.History
+	if db.last != nil {
+		last = db.last.History
+	}
+	s.History, err = used.History(ctx, s.Cluster, w, s.Budget.Moves(), last)
 	return err
+}
+
+// budget is the ledger from the beginning of a window on, without the capacity. The
+// accounts are those of the last snapshot if the ledger is.
+func (db *database) budget(ctx context.Context, ledger *budgets.Store, s *Snapshot, w fairshare.Period) (*fairshare.Budget, error) {
+	if db.last != nil && db.last.Ledger == s.Ledger && db.since <= w.From {
+		return &fairshare.Budget{Accounts: db.last.Budget.Accounts}, nil
+	}
+	db.since = w.From
+	return ledger.Load(ctx, s.Cluster, fairshare.Period{From: w.From, Until: fairshare.Never})
 }
 
 // write writes records of the spool. Runs that nobody could judge before are

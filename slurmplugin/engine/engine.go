@@ -70,7 +70,7 @@ type Engine struct {
 	tracker    *tracker
 	demand     *demand
 	snapshot   *Snapshot // nil before the first
-	window     *window
+	window     *window   // of the snapshot
 	weights    fairshare.Weights
 	generation uint64 // of weights
 	size       Cluster
@@ -82,8 +82,6 @@ type Engine struct {
 	table      *fairshare.Table   // the scorer as numbers
 	slurm      slurmShares
 	spooled    fairshare.Instant // when demand went to the spool
-
-	charges, ahead []fairshare.Charge // memory that is used again
 }
 
 // Start starts an engine. It reads its configuration and what an earlier engine
@@ -128,7 +126,6 @@ func newEngine(h Host, c conf.Conf) *Engine {
 	e.owners = newOwners(e.demand)
 	e.tracker = newTracker(e.cluster, e.owners, e.demand)
 	e.tracker.clock = newSteadyClock(h)
-	e.window = newWindow(nil)
 	e.recorder = newRecorder(e, spoolDir(h, c))
 	e.refresher = newRefresher(e)
 	return e
@@ -165,7 +162,7 @@ func (e *Engine) loadFiles() {
 	switch {
 	case err == nil:
 		e.logf(LogInfo, "starting with the snapshot of %s, which is %s old", showTime(s.ReadAt), age(s.ReadAt, now))
-		e.install(s, now, false)
+		e.install(s, false)
 		e.refresher.saved = s
 	case errors.Is(err, errNoSnapshot):
 		e.logf(LogInfo, "no snapshot yet: until Postgres is read, %s", until)
@@ -367,13 +364,15 @@ func (e *Engine) restore(recs []spoolRecord) {
 
 // install makes s the snapshot in force. With covers it holds what the tracker
 // marked at the last cut.
-func (e *Engine) install(s *Snapshot, now fairshare.Instant, covers bool) {
+func (e *Engine) install(s *Snapshot, covers bool) {
 	// The work is done before the lock is taken.
-	w, roles := newWindow(s), s.roles()
-	w.in(s.Lookback(now))
+	w, roles := newWindow(s, e.windowInForce())
 
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if w.number(); roles == nil {
+		roles = w.roles()
+	}
 	if e.snapshot == nil || e.snapshot.Ledger != s.Ledger || e.snapshot.Policy != s.Policy {
 		e.wanted.Store(true)
 	}
@@ -383,6 +382,12 @@ func (e *Engine) install(s *Snapshot, now fairshare.Instant, covers bool) {
 	if covers {
 		e.tracker.covers()
 	}
+}
+
+func (e *Engine) windowInForce() *window {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.window
 }
 
 // current is the snapshot in force, nil before the first.

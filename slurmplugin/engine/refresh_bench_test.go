@@ -43,7 +43,7 @@ func benchRefresh(b *testing.B, runs, hours int) {
 		fmt.Sprintf(`INSERT INTO gpubudget.job_run (cluster, job_id, account, user_name, gpus, allocated, started_at, ended_at, seen_at, end_seen_at)
 		SELECT 'bench', i * %[3]d + n, 'account' || i / %[1]d, 'user' || i, 1 + i %% 8, true, t, t + interval '%[4]d hours', t, t
 		FROM generate_series(0, %[2]d) i, generate_series(1, %[3]d) n,
-			LATERAL (VALUES (date_trunc('second', now() - n * interval '7 days' / %[3]d - i %% 90 * interval '1 minute'))) v (t)`,
+			LATERAL (VALUES (date_trunc('second', now() - (n - 1) * interval '7 days' / %[3]d - interval '%[4]d hours' - i %% 90 * interval '1 minute'))) v (t)`,
 			benchUsers, benchAccounts*benchUsers-1, runs, hours),
 		`INSERT INTO gpubudget.capacity (cluster, since, milli_gpus) VALUES ('bench', now() - interval '30 days', 1000000)`,
 		`VACUUM ANALYZE`,
@@ -56,16 +56,44 @@ func benchRefresh(b *testing.B, runs, hours int) {
 	require.NoError(b, err)
 	defer conn.Release()
 	db := &database{conn: conn.Conn(), usage: usage.NewStore(conn.Conn()), cluster: "bench"}
+	b.Run("cold", func(b *testing.B) { // the first after a connection is made
+		b.ReportAllocs()
+		for b.Loop() {
+			db.last, e.window = nil, nil
+			refresh(b, e, db)
+		}
+		b.ReportMetric(float64(e.snapshot.History.Len()), "rows")
+		b.ReportMetric(liveMiB(), "MiB-live")
+	})
+	// Each user in a hundred has ended a run of two hours since the last.
+	b.Run("steady", func(b *testing.B) {
+		refresh(b, e, db)
+		b.ReportAllocs()
+		for n := 0; b.Loop(); n++ {
+			b.StopTimer()
+			_, err := pool.Exec(b.Context(), `INSERT INTO gpubudget.job_run
+				(cluster, job_id, account, user_name, gpus, allocated, started_at, ended_at, seen_at, end_seen_at)
+				SELECT 'bench', 1000000 + $1 * 100 + i, 'account' || i * 10, 'user' || i * 100, 2, true, t - interval '2 hours', t, t, t
+				FROM generate_series(0, 49) i, LATERAL (VALUES (date_trunc('second', now()))) v (t)`, n)
+			require.NoError(b, err)
+			b.StartTimer()
+			refresh(b, e, db)
+		}
+		b.ReportMetric(liveMiB(), "MiB-live")
+	})
+}
+
+func refresh(b *testing.B, e *Engine, db *database) {
+	b.Helper()
+	s, err := db.read(b.Context(), fairshare.At(time.Now()))
+	require.NoError(b, err)
+	e.install(s, true)
+}
+
+// liveMiB is how much memory is in use.
+func liveMiB() float64 {
 	var held runtime.MemStats
-	b.ReportAllocs()
-	for b.Loop() {
-		now := fairshare.At(time.Now())
-		s, err := db.read(b.Context(), now)
-		require.NoError(b, err)
-		e.install(s, now, true)
-	}
 	runtime.GC()
 	runtime.ReadMemStats(&held)
-	b.ReportMetric(float64(len(e.snapshot.Charges)), "charges")
-	b.ReportMetric(float64(held.HeapAlloc)/(1<<20), "MiB-live")
+	return float64(held.HeapAlloc) / (1 << 20)
 }

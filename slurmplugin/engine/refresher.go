@@ -227,7 +227,8 @@ func (r *refresher) judge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.engine.judge(s.roles())
+	_, roles := newWindow(s, nil)
+	r.engine.judge(roles)
 	return nil
 }
 
@@ -244,7 +245,7 @@ func (r *refresher) read(ctx context.Context, to *mark) error {
 	} else if old != nil {
 		s.Spooled = old.Spooled
 	}
-	r.engine.install(s, now, to != nil)
+	r.engine.install(s, to != nil)
 	r.engine.shadow()
 	r.engine.tellStrangers(&r.strangers)
 	r.save(false)

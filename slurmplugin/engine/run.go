@@ -26,6 +26,8 @@ type run struct {
 	dirty       bool              // the spool doesn't have its latest state
 	queued      bool              // and is to have it; see tracker.changed
 	counted     fairshare.Instant // its demand is counted up to here
+
+	place place
 }
 
 // seconds is Slurm's time s as a time.

@@ -16,6 +16,7 @@ import (
 
 	"gpubudget/budgets"
 	"gpubudget/fairshare"
+	"gpubudget/usage"
 )
 
 // Snapshot is all that the engine knows from the database, as it was at ReadAt.
@@ -29,9 +30,10 @@ type Snapshot struct {
 	// Budget reaches as far into the future as the ledger does. Its capacity
 	// ends at ReadAt: what came after is the tracker's to know.
 	Budget *fairshare.Budget
-	// Charges are those of the runs that had ended and were written by then.
-	Charges []fairshare.Charge
-	// Spooled is the last record of the spool that is in Charges.
+	// History is what the runs were charged that had ended and were written by
+	// then.
+	History *usage.History
+	// Spooled is the last record of the spool that is in History.
 	Spooled uint64
 }
 
@@ -40,18 +42,25 @@ func (s *Snapshot) Lookback(now fairshare.Instant) fairshare.Period {
 	return fairshare.Lookback(now, s.Policy.Lookback)
 }
 
-// roles is a ranking without usage: it tells who is funded and where users are
-// at home.
-func (s *Snapshot) roles() *fairshare.Ranking {
-	return fairshare.Rank(fairshare.Input{Budget: s.Budget, Window: s.Lookback(s.ReadAt)})
-}
-
-// Snapshots are kept in a file: a line that names the format, a checksum, and
-// the gob of the Snapshot.
+// Snapshots are kept in a file: a line that names the format, a checksum, the gob
+// of the snapshotHead, and the History.
 const (
 	snapshotName   = "gpubudget_snapshot"
-	snapshotFormat = "gpubudget snapshot 1\n"
+	snapshotFormat = "gpubudget snapshot 2\n"
+	// olderFormat is that of releases before there was a History.
+	olderFormat = "gpubudget snapshot 1\n"
 )
+
+// snapshotHead is a Snapshot but for its History. Charges are in older files only.
+type snapshotHead struct {
+	Cluster string
+	ReadAt  fairshare.Instant
+	Ledger  int64
+	Policy  budgets.Policy
+	Budget  *fairshare.Budget
+	Charges []fairshare.Charge
+	Spooled uint64
+}
 
 // errNoSnapshot: none was ever saved.
 var errNoSnapshot = errors.New("there is none")
@@ -74,7 +83,11 @@ func encodeSnapshot(f *os.File, s *Snapshot) error {
 		return err
 	}
 	body := bufio.NewWriterSize(io.MultiWriter(f, sum), 1<<16)
-	if err := gob.NewEncoder(body).Encode(s); err != nil {
+	head := snapshotHead{Cluster: s.Cluster, ReadAt: s.ReadAt, Ledger: s.Ledger, Policy: s.Policy, Budget: s.Budget, Spooled: s.Spooled}
+	if err := gob.NewEncoder(body).Encode(head); err != nil {
+		return err
+	}
+	if err := s.History.Encode(body); err != nil {
 		return err
 	}
 	if err := body.Flush(); err != nil {
@@ -121,8 +134,12 @@ func loadSnapshot(dir, cluster string) (*Snapshot, error) {
 }
 
 func decodeSnapshot(text []byte) (*Snapshot, error) {
-	rest, ok := bytes.CutPrefix(text, []byte(snapshotFormat))
-	if !ok {
+	rest, current := bytes.CutPrefix(text, []byte(snapshotFormat))
+	older := false
+	if !current {
+		rest, older = bytes.CutPrefix(text, []byte(olderFormat))
+	}
+	if !current && !older {
 		return nil, errors.New("it is of another format")
 	}
 	if len(rest) < sha256.Size {
@@ -132,9 +149,19 @@ func decodeSnapshot(text []byte) (*Snapshot, error) {
 	if sum := sha256.Sum256(body); !bytes.Equal(sum[:], rest[:sha256.Size]) {
 		return nil, errors.New("it is damaged")
 	}
-	s := &Snapshot{}
-	if err := gob.NewDecoder(bytes.NewReader(body)).Decode(s); err != nil {
+	in := bytes.NewReader(body)
+	var head snapshotHead
+	if err := gob.NewDecoder(in).Decode(&head); err != nil {
 		return nil, err
 	}
-	return s, nil
+	s := &Snapshot{
+		Cluster: head.Cluster, ReadAt: head.ReadAt, Ledger: head.Ledger, Policy: head.Policy, Budget: head.Budget, Spooled: head.Spooled,
+	}
+	if older {
+		s.History = usage.NewHistory(s.Lookback(s.ReadAt).From, s.ReadAt, head.Charges)
+		return s, nil
+	}
+	var err error
+	s.History, err = usage.DecodeHistory(in)
+	return s, err
 }

@@ -5,6 +5,7 @@ package engine
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"gpubudget/budgets"
 	"gpubudget/fairshare"
+	"gpubudget/usage"
 )
 
 func someSnapshot() *Snapshot {
@@ -29,7 +31,10 @@ func someSnapshot() *Snapshot {
 			}},
 			Capacity: []fairshare.Step[fairshare.MilliGPUs]{{Period: p, Value: 32000}},
 		},
-		Charges: []fairshare.Charge{{Period: p, Account: "physics", User: "alice", Amount: 1234567890123}},
+		History: usage.NewHistory(fairshare.At(begin.AddDate(0, 0, -7)), fairshare.At(begin), []fairshare.Charge{{
+			Period:  fairshare.Period{From: fairshare.At(begin.Add(-time.Hour)), Until: fairshare.At(begin)},
+			Account: "physics", User: "alice", Amount: 1234567890123,
+		}}),
 	}
 }
 
@@ -42,6 +47,9 @@ func TestASnapshotSurvivesTheDisk(t *testing.T) {
 	require.NoError(t, saveSnapshot(dir, s))
 	got, err := loadSnapshot(dir, "titan")
 	require.NoError(t, err)
+	w := s.Lookback(s.ReadAt)
+	require.Equal(t, s.History.Charges(w), got.History.Charges(w))
+	got.History = s.History
 	require.Equal(t, s, got)
 
 	info, err := os.Stat(filepath.Join(dir, snapshotName))
@@ -75,7 +83,7 @@ func TestADamagedSnapshotIsRefused(t *testing.T) {
 func TestAnEngineStartsWithADamagedSnapshot(t *testing.T) {
 	h := &host{t: t, dir: t.TempDir(), dsn: deadDSN, cluster: "titan", now: begin}
 	h.configure(deadDSN)
-	require.NoError(t, os.WriteFile(filepath.Join(h.dir, snapshotName), []byte("gpubudget snapshot 1\nrubbish"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(h.dir, snapshotName), []byte("gpubudget snapshot 2\nrubbish"), 0o600))
 	h.start()
 	require.Nil(t, h.engine.snapshot)
 	require.Equal(t, 1, h.logged("it is cut short: until Postgres is read"))
@@ -99,27 +107,35 @@ func TestTheWindowSumsUpWithoutChangingASum(t *testing.T) {
 			},
 			Share: []fairshare.Step[fairshare.Share]{{Period: always, Value: 1000}},
 		})
-		s.Charges = nil
+		var charges []fairshare.Charge
 		for range rapid.IntRange(0, 50).Draw(t, "charges") {
 			from := at.Draw(t, "from")
 			until := min(from+fairshare.Instant(rapid.Int64Range(1, 86400).Draw(t, "length"))*1000, s.ReadAt)
 			if until <= from {
 				continue
 			}
-			s.Charges = append(s.Charges, fairshare.Charge{
+			c := fairshare.Charge{
 				Period:  fairshare.Period{From: from, Until: until},
 				Account: rapid.SampledFrom([]string{"physics", "lasers", "gone"}).Draw(t, "account"),
 				User:    rapid.SampledFrom([]string{"alice", "bob"}).Draw(t, "user"),
-				Amount:  fairshare.GPUMillis(rapid.Int64Range(1, 1e9).Draw(t, "amount")),
-			})
+			}
+			if slices.Contains(charges, c) {
+				continue // a bucket has one amount of each user
+			}
+			charges = append(charges, c)
 		}
-		w := newWindow(s)
+		for i := range charges {
+			charges[i].Amount = fairshare.GPUMillis(rapid.Int64Range(1, 1e9).Draw(t, "amount"))
+		}
+		s.History = usage.NewHistory(s.ReadAt-20*86_400_000, s.ReadAt, charges)
+		n, _ := newWindow(s, nil)
 		now := s.ReadAt
 		for range 4 {
 			lookback := s.Lookback(now)
-			want := fairshare.Rank(fairshare.Input{Budget: s.Budget, Window: lookback, Charges: s.Charges})
-			got := fairshare.Rank(fairshare.Input{Budget: s.Budget, Window: lookback, Charges: w.in(lookback)})
-			require.Equal(t, want, got)
+			want := fairshare.Rank(fairshare.Input{Budget: s.Budget, Window: lookback, Charges: charges})
+			n.ranker.Begin(lookback, s.Budget.Capacity)
+			n.charge(lookback)
+			require.Equal(t, want, n.ranker.Rank())
 			now += fairshare.Instant(rapid.Int64Range(0, 5*86400).Draw(t, "later")) * 1000
 		}
 	})

@@ -7,7 +7,6 @@ import (
 
 	"gpubudget/budgets"
 	"gpubudget/fairshare"
-	"gpubudget/usage"
 )
 
 // scorer is fairshare.Strict or fairshare.Additive.
@@ -15,34 +14,6 @@ type scorer interface {
 	Priority(job *fairshare.Job, f *fairshare.Factors)
 	Table() *fairshare.Table
 	Row(account, user string) fairshare.Row
-}
-
-// rank ranks everybody at an instant: by the snapshot, by what ended since it
-// was read, and by what runs. Without a snapshot nobody stands anywhere, and
-// jobs are alike but for what they bring along: QOS, nice, age, size.
-func (e *Engine) rank(now fairshare.Instant) *fairshare.Ranking {
-	s := e.snapshot
-	if s == nil {
-		return fairshare.Rank(fairshare.Input{Budget: &fairshare.Budget{}, Window: fairshare.Period{From: now, Until: now}})
-	}
-	w := s.Lookback(now)
-	budget := fairshare.Budget{
-		Accounts: s.Budget.Accounts,
-		Capacity: capacity(s.Budget.Capacity, e.tracker.capacity),
-	}
-	e.tracker.trim(w, s.Policy.Bucket)
-	in := fairshare.Input{Budget: &budget, Window: w, Charges: append(e.charges[:0], e.window.in(w)...), Ahead: e.ahead[:0]}
-	for i := range e.tracker.tail {
-		if e.tracker.tail[i].run == nil {
-			in.Charges = append(in.Charges, e.tracker.tail[i].Charge)
-		}
-	}
-	at := now.Time()
-	for _, r := range e.tracker.openRuns() {
-		usage.AddOpen(&in, &r.Run, at)
-	}
-	e.charges, e.ahead = in.Charges, in.Ahead
-	return fairshare.Rank(in)
 }
 
 // capacity puts what the database knew and what was seen since together. The

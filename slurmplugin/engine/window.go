@@ -3,84 +3,114 @@
 package engine
 
 import (
-	"cmp"
 	"slices"
 
 	"gpubudget/fairshare"
+	"gpubudget/usage"
 )
 
-// edgePart is the part of the lookback window, next to its tail, in which
-// charges are kept one by one because the edge will pass over them.
-const edgePart = 24
-
-// window sums up a snapshot's charges, so that a pass needn't look at each
-// bucket of a week. It changes no sum: only charges that lie whole between the
-// window's tail and the snapshot, and in a time in which no account moved, are
-// put together.
+// window ranks by a snapshot while time goes on. It sums up what was charged, so
+// that a pass needn't look at each bucket of a week, and keeps what follows from
+// the budget alone.
 type window struct {
-	charges []fairshare.Charge
-	moves   []fairshare.Instant // when accounts moved, ascending
-
-	solid  fairshare.Instant  // all sums lie after this
-	summed []fairshare.Charge // sums, and the charges that could not be summed up
+	snapshot *Snapshot
+	sums     *usage.Sums
+	ranker   *fairshare.Ranker
+	owners   []fairshare.Owner // by their number in the history
 }
 
-func newWindow(s *Snapshot) *window {
-	if s == nil {
-		return &window{}
+// newWindow is the window of a snapshot, and how everybody stands in it but for
+// usage if that is worked out already. From the one before it takes over what is
+// of the same budget; as passes go on with that meanwhile, its ranker is left
+// alone.
+func newWindow(s *Snapshot, before *window) (n *window, roles *fairshare.Ranking) {
+	n = &window{snapshot: s}
+	if before != nil && sameAccounts(before.snapshot.Budget, s.Budget) {
+		n.ranker = before.ranker
+		known := before.snapshot.History.Owners()
+		if all := s.History.Owners(); len(known) <= len(all) && slices.Equal(known, all[:len(known)]) {
+			n.owners = slices.Clip(before.owners)
+		}
+	} else {
+		n.ranker = fairshare.NewRanker(s.Budget)
+		n.number()
+		roles = n.roles()
 	}
-	return &window{charges: s.Charges, moves: s.Budget.Moves()}
+	n.sums = usage.NewSums(s.History, n.ranker.Moves())
+	n.sums.In(s.Lookback(s.ReadAt), func(uint32, fairshare.Period, fairshare.GPUMillis) {})
+	return n, roles
 }
 
-// in are charges with the same sums in w as the snapshot's.
-func (n *window) in(w fairshare.Period) []fairshare.Charge {
-	if n.summed == nil || w.From > n.solid {
-		n.sumUp(w.From + fairshare.Instant(w.Millis()/edgePart))
+// sameAccounts tells whether two budgets differ in their capacity only, because
+// one was made from the other.
+func sameAccounts(x, y *fairshare.Budget) bool {
+	return len(x.Accounts) == len(y.Accounts) && (len(x.Accounts) == 0 || &x.Accounts[0] == &y.Accounts[0])
+}
+
+// number finds the numbers that the ranker has for owners.
+func (n *window) number() {
+	for _, o := range n.snapshot.History.Owners()[len(n.owners):] {
+		n.owners = append(n.owners, n.ranker.Owner(o.Account, o.User))
 	}
-	return n.summed
 }
 
-type sumKey struct {
+// roles is a ranking without usage: it tells who is funded and where users are at
+// home.
+func (n *window) roles() *fairshare.Ranking {
+	n.ranker.Begin(n.snapshot.Lookback(n.snapshot.ReadAt), n.snapshot.Budget.Capacity)
+	return n.ranker.Rank()
+}
+
+// charge tells the ranker what ended runs were charged in w.
+func (n *window) charge(w fairshare.Period) {
+	n.sums.In(w, func(owner uint32, p fairshare.Period, amount fairshare.GPUMillis) {
+		n.ranker.Charge(n.owners[owner], p, amount)
+	})
+}
+
+// place is who owns a run, by the ranker's number: that is looked up once.
+type place struct {
+	ranker        *fairshare.Ranker
 	account, user string
-	epoch         int
+	owner         fairshare.Owner
 }
 
-func (n *window) sumUp(solid fairshare.Instant) {
-	sums := make(map[sumKey]fairshare.Charge)
-	summed := make([]fairshare.Charge, 0, len(n.charges)/edgePart)
-	for _, c := range n.charges {
-		epoch, whole := n.epoch(c.Period)
-		if c.From < solid || !whole {
-			summed = append(summed, c)
+func (n *window) ownerOf(r *run) fairshare.Owner {
+	p := &r.place
+	if p.ranker != n.ranker || p.account != r.Account || p.user != r.User {
+		*p = place{n.ranker, r.Account, r.User, n.ranker.Owner(r.Account, r.User)}
+	}
+	return p.owner
+}
+
+// rank ranks everybody at an instant: by the snapshot, by what ended since it
+// was read, and by what runs. Without a snapshot nobody stands anywhere, and
+// jobs are alike but for what they bring along: QOS, nice, age, size.
+func (e *Engine) rank(now fairshare.Instant) *fairshare.Ranking {
+	s, n := e.snapshot, e.window
+	if s == nil {
+		return fairshare.Rank(fairshare.Input{Budget: &fairshare.Budget{}, Window: fairshare.Period{From: now, Until: now}})
+	}
+	w := s.Lookback(now)
+	e.tracker.trim(w, s.Policy.Bucket)
+	n.ranker.Begin(w, capacity(s.Budget.Capacity, e.tracker.capacity))
+	n.charge(w)
+	for i := range e.tracker.tail {
+		if c := &e.tracker.tail[i]; c.run == nil {
+			n.ranker.Charge(n.ranker.Owner(c.Account, c.User), c.Period, c.Amount)
+		}
+	}
+	at := now.Time()
+	for _, r := range e.tracker.openRuns() {
+		if !r.Allocated {
 			continue
 		}
-		key := sumKey{c.Account, c.User, epoch}
-		sum, ok := sums[key]
-		if !ok {
-			sums[key] = c
-			continue
+		o := n.ownerOf(r)
+		charge, ahead := r.ChargeOpen(at, s.Policy.Lookback)
+		if charge.Amount != 0 {
+			n.ranker.Charge(o, charge.Period, charge.Amount)
 		}
-		sum.From, sum.Until = min(sum.From, c.From), max(sum.Until, c.Until)
-		sum.Amount += c.Amount
-		sums[key] = sum
+		n.ranker.Ahead(o, ahead)
 	}
-	for _, sum := range sums {
-		summed = append(summed, sum)
-	}
-	slices.SortFunc(summed, compareCharges)
-	n.solid, n.summed = solid, summed
-}
-
-func compareCharges(x, y fairshare.Charge) int {
-	return cmp.Or(cmp.Compare(x.Account, y.Account), cmp.Compare(x.User, y.User),
-		cmp.Compare(x.From, y.From), cmp.Compare(x.Until, y.Until), cmp.Compare(x.Amount, y.Amount))
-}
-
-// epoch numbers the times between moves; whole tells whether p lies in one.
-func (n *window) epoch(p fairshare.Period) (number int, whole bool) {
-	number, found := slices.BinarySearch(n.moves, p.From)
-	if found {
-		number++
-	}
-	return number, number == len(n.moves) || p.Until <= n.moves[number]
+	return n.ranker.Rank()
 }
