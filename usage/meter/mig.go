@@ -127,12 +127,17 @@ func shared(readings []InstanceReading, n int) bool {
 
 // dropInstances forgets the instances that are no more.
 func (m *Meter) dropInstances(g *gpu) {
+	var gone []string
 	for uuid, i := range g.instances {
 		if i.round != m.rounds {
-			m.o.Log.Info("a MIG instance is gone", "gpu", g.UUID, "instance", uuid)
-			m.note(uuid, "utilisation", i.forget())
-			m.forgetProblems(uuid)
-			delete(g.instances, uuid)
+			gone = append(gone, uuid)
 		}
+	}
+	slices.Sort(gone)
+	for _, uuid := range gone {
+		m.o.Log.Info("a MIG instance is gone", "gpu", g.UUID, "instance", uuid)
+		m.note(uuid, "utilisation", g.instances[uuid].forget())
+		m.forgetProblems(uuid)
+		delete(g.instances, uuid)
 	}
 }

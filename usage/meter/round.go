@@ -223,15 +223,21 @@ func (m *Meter) ecc(r *Round, g *gpu, device Device) *ECC {
 	return g.ecc
 }
 
-// dropUnseen forgets GPUs that were not seen in this round, and instances.
+// dropUnseen forgets GPUs that were not seen in this round.
 func (m *Meter) dropUnseen() {
+	var gone []string
 	for uuid, g := range m.known {
 		if g.round != m.rounds {
-			m.o.Log.Warn("a GPU is gone", "gpu", uuid, "pci", g.PCI, "name", g.Name)
-			m.note(uuid, "utilisation", g.forget())
-			m.forgetProblems(uuid)
-			delete(m.known, uuid)
+			gone = append(gone, uuid)
 		}
+	}
+	slices.Sort(gone)
+	for _, uuid := range gone {
+		g := m.known[uuid]
+		m.o.Log.Warn("a GPU is gone", "gpu", uuid, "pci", g.PCI, "name", g.Name)
+		m.note(uuid, "utilisation", g.forget())
+		m.forgetProblems(uuid)
+		delete(m.known, uuid)
 	}
 }
 
