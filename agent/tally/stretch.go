@@ -115,7 +115,14 @@ func (s *stretch) measureBusy(c *count, alone bool, wall func(int64) fairshare.I
 		b.IdleSince = nil
 		return
 	}
-	busy := s.share(min(s.look.Busy, s.look.BusyKnown))
+	// What is known of more time than there was, as of a sample that began
+	// before, counts as spread evenly over it.
+	knownFor, span := s.look.BusyKnown, (s.now-s.look.From)*1000
+	busyFor := min(s.look.Busy, knownFor)
+	if knownFor > span {
+		busyFor, knownFor = mulDiv(busyFor, span, knownFor), span
+	}
+	busy := s.share(busyFor)
 	if busy > 0 {
 		at := wall(s.until)
 		c.lastBusy = &at
@@ -126,7 +133,7 @@ func (s *stretch) measureBusy(c *count, alone bool, wall func(int64) fairshare.I
 	}
 	b.LastBusy, b.IdleSince = c.lastBusy, c.idleSince
 	c.busy += busy
-	c.busyKnown += s.share(min(s.look.BusyKnown, (s.now-s.look.From)*1000))
+	c.busyKnown += s.share(knownFor)
 	b.BusyKnown = min(c.busyKnown/1000, b.Held())
 	if b.BusyKnown > 0 {
 		b.Busy = new(min(c.busy/1000, b.BusyKnown))

@@ -126,6 +126,16 @@ func TestUtilisationCountsWhereItWasSeen(t *testing.T) {
 	require.Equal(t, int64(40_000), b.Held())
 }
 
+// A sample that reaches back before the round does not make a GPU busier.
+func TestMoreIsKnownThanTheRoundIsLong(t *testing.T) {
+	tally := New("a", hour, 0, nil)
+	h := []Holding{holding("G", 7, 0, Open)}
+	look := Look{From: 0, Busy: 400_000, BusyKnown: 1_000_000}
+	tally.Add(Round{Now: 500, Holdings: h, Looks: map[string]Look{"G": look}})
+	b := tally.Buckets()[0]
+	require.Equal(t, []int64{200, 500}, []int64{*b.Busy, b.BusyKnown})
+}
+
 // One burst long ago does not hide that a GPU has been idle since.
 func TestIdleTimeTrailsOverBuckets(t *testing.T) {
 	tally := New("a", hour, 0, nil)
