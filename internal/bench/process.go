@@ -3,9 +3,11 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,12 +30,14 @@ func residentMemory(pid int) (int64, error) {
 	return pages * int64(os.Getpagesize()), nil
 }
 
-// findThread is the folder below /proc of the thread of that name.
+// findThread is the folder below /proc of the thread of that name: the oldest,
+// as threads that it has started have its name too.
 func findThread(pid int, name string) (string, error) {
 	comms, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/comm", pid))
 	if err != nil {
 		return "", err
 	}
+	slices.SortFunc(comms, func(x, y string) int { return cmp.Or(cmp.Compare(len(x), len(y)), cmp.Compare(x, y)) })
 	for _, comm := range comms {
 		text, err := os.ReadFile(comm)
 		if err == nil && strings.TrimSpace(string(text)) == name {

@@ -96,7 +96,8 @@ struct jobs_walk {
 	/* What it will look at that the record points to, or NULL. */
 	void (*fetch_more)(const job_record_t *job);
 };
-/* Needs the job read lock. False if see ended it. */
+/* Needs the job read lock. False if see ended it. No job is changed, created or
+ * purged meanwhile. */
 bool jobs_for_each(const struct jobs_walk *how, void *arg);
 
 /* flatten.c: from a job record to the bridge. Needs the job, node and
