@@ -186,6 +186,60 @@ func TestOneEngineAtATimeWrites(t *testing.T) {
 	b.stop()
 }
 
+// Postgres may take a while to notice that an earlier engine is gone, a loaded one
+// above all. Until then the new engine may not write; what both the spool and the
+// database have counts once all the same, and so does what ends meanwhile.
+func TestAnEngineThatMayNotWriteYetCountsNothingTwice(t *testing.T) {
+	ctx := context.Background()
+	h := hostOn(t)
+	h.start()
+	s := newSlurm(h.now)
+	h.pass()
+	require.NoError(t, h.exchange()) // saved: the next ones come too soon for that
+	a, b := s.submit("physics", "alice", 1, 4), s.submit("physics", "bob", 2, 1)
+	s.start(a)
+	s.start(b)
+	h.tick(s, 5*time.Second)
+	s.complete(a, Complete)
+	h.pass(s.list()...)
+	require.NoError(t, h.exchange())
+	h.kill()
+
+	conn, err := h.pool.Acquire(ctx)
+	require.NoError(t, err)
+	defer conn.Release()
+	_, err = conn.Exec(ctx, `SELECT pg_advisory_lock(hashtextextended('gpubudget.recorder:titan', 0))`)
+	require.NoError(t, err)
+	_, err = budgets.NewStore(h.pool).SetShare(ctx, "titan", "bio", 100_000_000, budgets.Note{Actor: "t", From: begin})
+	require.NoError(t, err)
+	h.start()
+	used := func(want int64) {
+		t.Helper()
+		h.pass(s.list()...)
+		physics, _ := h.engine.ranking.Account("physics")
+		require.Equal(t, fairshare.GPUMillis(want*1000), physics.Used)
+	}
+	require.NoError(t, h.exchange())
+	require.True(t, h.engine.refresher.waiting)
+	require.LessOrEqual(t, h.engine.refresher.interval(), lockRetry, "it soon tries again")
+	used(4*5 + 5)
+	bio, _ := h.engine.ranking.Account("bio")
+	require.Equal(t, fairshare.Share(100_000_000), bio.Share, "the ledger is read")
+	h.tick(s, 10*time.Second)
+	s.complete(b, Complete)
+	h.pass(s.list()...)
+	require.NoError(t, h.exchange())
+	used(4*5 + 15)
+
+	_, err = conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`)
+	require.NoError(t, err)
+	require.NoError(t, h.exchange())
+	require.False(t, h.engine.refresher.waiting)
+	used(4*5 + 15)
+	require.Equal(t, []string{"alice COMPLETED allocated", "bob COMPLETED allocated"}, h.recorded())
+	h.stop()
+}
+
 // ownServer is a Postgres that the test may stop, with the tests' ledger.
 func ownServer(t *testing.T, dir string) *pgserver.Server {
 	t.Helper()

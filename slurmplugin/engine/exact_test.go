@@ -124,14 +124,22 @@ func (x *history) check() {
 	}
 }
 
+// meet lets the engine meet Postgres. Until the server has noticed that the
+// connection of an earlier engine is gone, the engine may only read.
 func (x *history) meet() {
-	err := x.exchange()
-	if x.away {
-		require.Error(x.T, err)
-		return
+	for began := time.Now(); ; time.Sleep(time.Millisecond) {
+		err := x.exchange()
+		if x.away {
+			require.Error(x.T, err)
+			return
+		}
+		require.NoError(x.T, err)
+		x.known = true
+		if !x.engine.refresher.waiting {
+			return
+		}
+		require.Less(x.T, time.Since(began), 30*time.Second, "the lock of the single writer")
 	}
-	require.NoError(x.T, err)
-	x.known = true
 }
 
 func (x *history) crash() {

@@ -40,6 +40,8 @@ type refresher struct {
 	db      *database // nil while there is no connection
 	adopted bool      // open runs of the database were taken over
 
+	waiting bool      // another engine holds the lock of the single writer
+
 	away    trouble
 	empty   trouble   // of a database that has no ledger of the cluster
 	shorter trouble   // of one whose ledger is an older copy
@@ -88,9 +90,12 @@ func (r *refresher) run(ctx context.Context) {
 }
 
 // interval is the time between two refreshes: the shorter of what the policy
-// and the configuration file say.
+// and the configuration file say; less as long as another engine writes.
 func (r *refresher) interval() time.Duration {
 	d := r.engine.conf.Load().RefreshInterval
+	if r.waiting {
+		d = min(d, lockRetry)
+	}
 	if s := r.engine.current(); s != nil && s.Policy.Refresh > 0 {
 		d = min(d, s.Policy.Refresh)
 	}
@@ -117,8 +122,9 @@ func (r *refresher) cycle(ctx context.Context) error {
 	if err := r.step(ctx, r.check); err != nil {
 		return err
 	}
-	if !mine || r.engine.recorder.isLocked() {
-		// Only in the moment in which one slurmctld hands over to another.
+	if r.waiting = !mine || r.engine.recorder.isLocked(); r.waiting {
+		// Only in the moment in which one slurmctld hands over to another, or until
+		// Postgres has noticed that an earlier connection is gone.
 		r.engine.logf(LogVerbose, "another slurmctld of cluster %s still writes: this one only reads for now", r.engine.cluster)
 		return r.step(ctx, func(ctx context.Context) error { return r.read(ctx, nil) })
 	}
@@ -233,21 +239,23 @@ func (r *refresher) judge(ctx context.Context) error {
 }
 
 // read makes a new snapshot, which holds what the database was given up to a
-// mark. Without one, the tracker goes on to hold what it has.
+// mark. Without one, another engine writes, and nobody can tell how much of what
+// the tracker holds is in the database by now: of a new snapshot only the ledger
+// counts, so that nothing is charged twice.
 func (r *refresher) read(ctx context.Context, to *mark) error {
-	now := fairshare.At(r.engine.host.Clock())
-	s, err := r.db.read(ctx, now)
+	s, err := r.db.read(ctx, fairshare.At(r.engine.host.Clock()))
 	if err != nil {
 		return err
 	}
 	if old := r.engine.current(); to != nil {
 		s.Spooled = to.seq
 	} else if old != nil {
-		s.Spooled = old.Spooled
+		held := *s // what is read next goes on from s
+		held.History, held.Spooled = old.History, old.Spooled
+		s = &held
 	}
 	r.engine.install(s, to != nil)
 	r.engine.shadow()
-	r.engine.tellStrangers(&r.strangers)
 	r.save(false)
 	r.report(r.tidy())
 	return nil
