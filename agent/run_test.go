@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -162,7 +163,7 @@ func testRelease(t *testing.T, l *live) {
 func testRequestsThatMakeNoSense(t *testing.T, l *live) {
 	t.Helper()
 	l.eventually("the socket", func() bool { _, err := os.Stat(l.o.Socket); return err == nil })
-	conn, err := net.Dial("unix", l.o.Socket)
+	conn, err := new(net.Dialer).DialContext(t.Context(), "unix", l.o.Socket)
 	require.NoError(t, err)
 	defer conn.Close()
 	_, err = fmt.Fprintln(conn, "reboot")
@@ -194,7 +195,7 @@ func testADriverThatHangs(t *testing.T, l *live) {
 
 func testMetrics(t *testing.T, l *live) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan struct{})
@@ -205,7 +206,9 @@ func testMetrics(t *testing.T, l *live) {
 	l.hook(func(n *node) { n.prolog(7, "1") })
 	var text string
 	l.eventually("a job to be held", func() bool {
-		response, err := http.Get("http://" + listener.Addr().String() + "/metrics")
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+listener.Addr().String()+"/metrics", nil)
+		require.NoError(t, err)
+		response, err := http.DefaultClient.Do(request)
 		require.NoError(t, err)
 		defer response.Body.Close()
 		all, err := io.ReadAll(response.Body)
@@ -224,7 +227,7 @@ func testMetrics(t *testing.T, l *live) {
 	<-served
 	require.NoError(t, l.stop())
 
-	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	busy, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer busy.Close()
 	l.ServeMetrics(t.Context(), busy.Addr().String())
@@ -303,7 +306,7 @@ func BenchmarkRound(b *testing.B) {
 	require.NoError(b, err)
 	for i := range 8 {
 		n := &node{t: nil, dir: dir, boot: "boot-1"}
-		require.NoError(b, n.hooks(jobEnv(i+1, fmt.Sprint(i))).Prolog())
+		require.NoError(b, n.hooks(jobEnv(i+1, strconv.Itoa(i))).Prolog())
 	}
 	for b.Loop() {
 		require.NoError(b, a.Round())

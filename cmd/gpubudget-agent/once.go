@@ -5,6 +5,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"text/tabwriter"
 	"time"
@@ -28,6 +29,7 @@ func (p *program) once(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	options.Log = slog.New(slog.DiscardHandler) // what is not known is a dash
 	view, err := agent.Look(options, between)
 	if err != nil {
 		return err
