@@ -253,6 +253,9 @@ func (a *Agent) Round() error {
 	a.checkClock()
 	if a.gresChanged() {
 		a.readSlots()
+		if a.shared.changed > 0 {
+			a.shareDevices()
+		}
 	}
 	seen, err := a.sample()
 	if err != nil {
@@ -354,15 +357,20 @@ func (a *Agent) update(devices []device) {
 	}
 	a.devices = devices
 	a.readSlots()
-	gpus := make([]GPU, len(devices))
-	for i := range devices {
-		gpus[i] = devices[i].GPU
+	a.shareDevices()
+	a.log.Info("GPUs", "devices", len(devices), "slots", strings.Join(a.slots.uuids, " "))
+}
+
+// shareDevices leaves the devices to the writer.
+func (a *Agent) shareDevices() {
+	gpus := make([]GPU, len(a.devices))
+	for i := range a.devices {
+		gpus[i] = a.devices[i].GPU
 	}
 	a.shared.mu.Lock()
+	defer a.shared.mu.Unlock()
 	a.shared.devices = gpus
 	a.shared.changed++
-	a.shared.mu.Unlock()
-	a.log.Info("GPUs", "devices", len(devices), "slots", strings.Join(a.slots.uuids, " "))
 }
 
 // gresChanged tells whether gres.conf is not the one that was read.

@@ -163,6 +163,7 @@ func TestNumbersThatChange(t *testing.T) {
 	n.prolog(8, "0").rounds(1)
 	require.NoError(t, n.send())
 	require.Equal(t, []string{"GPU-0 7.0 prolog 20000", "GPU-1 8.0 prolog 10000"}, n.held())
+	require.Equal(t, []string{"GPU-0 1", "GPU-1 0"}, rows(t, n.dsn, "SELECT uuid || ' ' || gres_index FROM gpubudget.gpu ORDER BY 1"))
 }
 
 func TestSixtyFourInstancesAreMeasured(t *testing.T) {
@@ -327,6 +328,20 @@ func TestABucketThatIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(text), "is not of the last 35 days")
 	require.Zero(t, n.spool.Waiting())
+}
+
+// A driver that tells nonsense of a GPU does not keep the jobs from being
+// counted.
+func TestADeviceThatIsRefused(t *testing.T) {
+	n := newNode(t).withDatabase()
+	below := -1
+	n.driver.gpus[1].Minor = &below
+	n.start().prolog(7, "0").rounds(1).epilog(7).prolog(8, "0").rounds(1)
+	var w written
+	n.sendTo(&w)
+	require.Equal(t, []string{"GPU-0 7.0 prolog 10000", "GPU-0 8.0 prolog 10000"}, n.held())
+	require.Equal(t, 1, n.log.count("the database refuses what the driver says of the GPUs"))
+	require.NoFileExists(t, filepath.Join(n.spl, "rejected"))
 }
 
 // A Prolog without SLURM_JOB_GPUS records nothing; the job's processes on a GPU

@@ -256,6 +256,28 @@ func TestPartitionsAreMadeAheadAndWhenNeeded(t *testing.T) {
 	}
 }
 
+// What changes at every write changes within its page: a write costs no index
+// anything.
+func TestWritesStayWithinTheirPages(t *testing.T) {
+	dsn := pgtest.DB(t)
+	pool := agentPool(t, dsn)
+	for seq := range int64(100) {
+		var buckets []*tally.Bucket
+		for gpu := range 8 {
+			b := aBucket(thisHour()-3600_000, 1000*seq)
+			b.GPU, b.Seq = fmt.Sprintf("GPU-%d", gpu), seq
+			buckets = append(buckets, b)
+		}
+		require.NoError(t, Send(t.Context(), pool, aReport(buckets...)))
+	}
+	stats := func() string {
+		return rows(t, dsn, `SELECT format('%s %s', sum(n_tup_upd), sum(n_tup_hot_upd) > sum(n_tup_upd) * 0.95)
+			FROM pg_stat_user_tables WHERE relname LIKE 'gpu_bucket%'`)[0]
+	}
+	require.Eventually(t, func() bool { return strings.HasPrefix(stats(), "792 ") }, 20*time.Second, 100*time.Millisecond)
+	require.Equal(t, "792 t", stats())
+}
+
 func TestAReportWithoutAName(t *testing.T) {
 	pool := agentPool(t, pgtest.DB(t))
 	for _, spoil := range []func(*Report){

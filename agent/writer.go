@@ -151,6 +151,9 @@ func (a *Agent) send(ctx context.Context, db Database, r *Report, w *written, op
 	}
 	all := r.Buckets
 	defer func() { r.Buckets = all }()
+	if err := a.sendDevices(ctx, db, r); err != nil {
+		return err
+	}
 	for i, b := range all {
 		r.Buckets = []*tally.Bucket{b}
 		r.Sent = a.o.Clock.Now().UnixMilli()
@@ -172,6 +175,20 @@ func (a *Agent) send(ctx context.Context, db Database, r *Report, w *written, op
 		}
 	}
 	return nil
+}
+
+// sendDevices sends what is not about buckets. If the database won't have the
+// devices it goes without them.
+func (a *Agent) sendDevices(ctx context.Context, db Database, r *Report) error {
+	r.Buckets = nil
+	err := Send(ctx, db, r)
+	if err == nil || !refused(err) || len(r.GPUs) == 0 {
+		r.GPUs = nil
+		return err
+	}
+	a.log.Error("the database refuses what the driver says of the GPUs", "err", err)
+	r.GPUs = nil
+	return Send(ctx, db, r)
 }
 
 // codeOf is the database's code of an error; "connection" if it is none of the
