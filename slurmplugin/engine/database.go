@@ -39,6 +39,8 @@ type database struct {
 	// when its budget begins: of the next one only what has changed is read.
 	last  *Snapshot
 	since fairshare.Instant
+	// bulky tells that reading it took much memory, most of which is free now.
+	bulky bool
 }
 
 // connect opens a connection that hears of changes of the ledger.
@@ -95,6 +97,7 @@ func (db *database) lock(ctx context.Context) (mine bool, err error) {
 // was read before on this connection what has not changed since.
 func (db *database) read(ctx context.Context, now fairshare.Instant) (*Snapshot, error) {
 	s := &Snapshot{Cluster: db.cluster, ReadAt: now}
+	db.bulky = db.last == nil
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err := pgx.BeginTxFunc(ctx, db.conn, options, func(tx pgx.Tx) error { return db.fill(ctx, tx, s) })
 	if err != nil {
@@ -134,7 +137,7 @@ func (db *database) budget(ctx context.Context, ledger *budgets.Store, s *Snapsh
 	if db.last != nil && db.last.Ledger == s.Ledger && db.since <= w.From {
 		return &fairshare.Budget{Accounts: db.last.Budget.Accounts}, nil
 	}
-	db.since = w.From
+	db.since, db.bulky = w.From, true
 	return ledger.Load(ctx, s.Cluster, fairshare.Period{From: w.From, Until: fairshare.Never})
 }
 

@@ -5,6 +5,7 @@ package engine
 import (
 	"fmt"
 	"runtime"
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -63,7 +64,10 @@ func benchRefresh(b *testing.B, runs, hours int) {
 			refresh(b, e, db)
 		}
 		b.ReportMetric(float64(e.snapshot.History.Len()), "rows")
+		b.ReportMetric(heldMiB(), "MiB-held")
 		b.ReportMetric(liveMiB(), "MiB-live")
+		debug.FreeOSMemory()
+		b.ReportMetric(heldMiB(), "MiB-held-freed")
 	})
 	// Each user in a hundred has ended a run of two hours since the last.
 	b.Run("steady", func(b *testing.B) {
@@ -88,6 +92,13 @@ func refresh(b *testing.B, e *Engine, db *database) {
 	s, err := db.read(b.Context(), fairshare.At(time.Now()))
 	require.NoError(b, err)
 	e.install(s, true)
+}
+
+// heldMiB is how much memory is taken from the system for the heap.
+func heldMiB() float64 {
+	var held runtime.MemStats
+	runtime.ReadMemStats(&held)
+	return float64(held.HeapSys-held.HeapReleased) / (1 << 20)
 }
 
 // liveMiB is how much memory is in use.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -258,6 +259,9 @@ func (r *refresher) read(ctx context.Context, to *mark) error {
 	r.engine.shadow()
 	r.save(false)
 	r.report(r.tidy())
+	if r.db.bulky {
+		debug.FreeOSMemory() // slurmctld's memory is not ours to keep
+	}
 	return nil
 }
 

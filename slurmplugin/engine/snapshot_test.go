@@ -3,6 +3,9 @@
 package engine
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/gob"
 	"os"
 	"path/filepath"
 	"slices"
@@ -58,6 +61,40 @@ func TestASnapshotSurvivesTheDisk(t *testing.T) {
 
 	_, err = loadSnapshot(dir, "other")
 	require.ErrorContains(t, err, `it is of cluster "titan"`)
+}
+
+// An engine that was updated while Postgres is away goes on with what the older one
+// had saved.
+func TestAnOlderSnapshotIsRead(t *testing.T) {
+	h := &host{t: t, dir: t.TempDir(), dsn: deadDSN, cluster: "titan", now: begin}
+	h.configure(deadDSN)
+	s := someSnapshot()
+	head := snapshotHead{
+		Cluster: s.Cluster, ReadAt: s.ReadAt, Ledger: s.Ledger, Policy: s.Policy, Budget: s.Budget, Spooled: s.Spooled,
+		Charges: s.History.Charges(s.Lookback(s.ReadAt)),
+	}
+	var body bytes.Buffer
+	require.NoError(t, gob.NewEncoder(&body).Encode(head))
+	sum := sha256.Sum256(body.Bytes())
+	text := slices.Concat([]byte("gpubudget snapshot 1\n"), sum[:], body.Bytes())
+	require.NoError(t, os.WriteFile(filepath.Join(h.dir, snapshotName), text, 0o600))
+
+	h.start()
+	require.Equal(t, 1, h.logged("starting with the snapshot of"))
+	h.pass()
+	physics, ok := h.engine.ranking.Account("physics")
+	require.True(t, ok)
+	require.Equal(t, fairshare.GPUMillis(1234567890123), physics.Used)
+	h.stop()
+	got, err := loadSnapshot(h.dir, "titan")
+	require.NoError(t, err)
+	require.Equal(t, head.Charges, got.History.Charges(s.Lookback(s.ReadAt)))
+
+	h.now = h.now.Add(time.Hour)
+	require.NoError(t, os.WriteFile(filepath.Join(h.dir, snapshotName), []byte("gpubudget snapshot 3\nof a later release"), 0o600))
+	h.start()
+	require.Equal(t, 1, h.logged("it is of another format: until Postgres is read"))
+	h.stop()
 }
 
 // Whatever happens to the file, it is refused or it is what was saved.
