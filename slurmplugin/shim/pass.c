@@ -37,15 +37,16 @@ struct candidate {
 	uint64_t stored; /* stored_print of it */
 	uint32_t job_id, priority;
 	uint32_t owner;
-	bool changes;
 	struct score_job in;
 };
 
-/* The candidates of a pass. Only the pass thread uses them; the memory stays
- * from one pass to the next. */
+/* The candidates of a pass, and which of them change. Only the pass thread
+ * uses them; the memory stays from one pass to the next. */
 static struct {
 	struct candidate **chunks;
 	uint32_t count, room;
+	uint32_t *changes; /* as long as room */
+	uint32_t change_count;
 } queue;
 static struct arena arena;
 
@@ -82,21 +83,32 @@ static bool make_room(void)
 {
 	uint32_t count = queue.room / CHUNK;
 	struct candidate **chunks = realloc(queue.chunks, (count + 1) * sizeof(*chunks));
+	uint32_t *changes = realloc(queue.changes, (queue.room + CHUNK) * sizeof(*changes));
 
-	if (!chunks)
-		return false;
-	queue.chunks = chunks;
-	if (!(chunks[count] = malloc(CHUNK * sizeof(**chunks))))
+	if (chunks)
+		queue.chunks = chunks;
+	if (changes)
+		queue.changes = changes;
+	if (!chunks || !changes || !(chunks[count] = malloc(CHUNK * sizeof(**chunks))))
 		return false;
 	queue.room += CHUNK;
 	return true;
 }
 
+/* Keeps what the next pass is likely to need. */
+static void trim_queue(uint32_t keep)
+{
+	while (queue.room >= keep + CHUNK) {
+		queue.room -= CHUNK;
+		free(queue.chunks[queue.room / CHUNK]);
+	}
+}
+
 static void free_queue(void)
 {
-	for (uint32_t i = 0; i < queue.room / CHUNK; i++)
-		free(queue.chunks[i]);
+	trim_queue(0);
 	free(queue.chunks);
+	free(queue.changes);
 	memset(&queue, 0, sizeof(queue));
 }
 
@@ -161,7 +173,6 @@ static bool enqueue(struct pass *pass, job_record_t *job, const struct gpub_job 
 	c->factors = job->prio_factors;
 	c->job_id = job->job_id;
 	c->priority = job->priority;
-	c->changes = false;
 	c->stored = stored_print(job, pass->settings);
 	if (!read_inputs(pass->settings, &arena, job, pass->now, &c->in) ||
 	    (c->owner = owner_of(pass, job, sighting)) == OWNERS_NONE)
@@ -284,7 +295,8 @@ static bool work_out(struct pass *pass, const struct table *table)
 		struct candidate *c = candidate(i);
 
 		score_job(&table->numbers, table_place(table, c->owner), &c->in, &out);
-		c->changes = changes(c, &out, pass->settings);
+		if (changes(c, &out, pass->settings))
+			queue.changes[queue.change_count++] = i;
 	}
 	return true;
 }
@@ -326,13 +338,6 @@ static void write_job(struct pass *pass, const struct table *table, struct candi
 	pass->changed++;
 }
 
-static uint32_t next_change(uint32_t i)
-{
-	while (i < queue.count && !candidate(i)->changes)
-		i++;
-	return i;
-}
-
 static void fetch_change(const struct candidate *c)
 {
 	const gpub_slurm_factors *factors = c->factors;
@@ -351,16 +356,11 @@ static void fetch_change(const struct candidate *c)
 
 static void write_changes(struct pass *pass, const struct table *table, struct score *out)
 {
-	uint32_t ahead = next_change(0);
-
-	for (uint32_t i = ahead, k = 0; i < queue.count; i = next_change(i + 1), k++) {
-		for (; ahead < queue.count && k < AHEAD; k++, ahead = next_change(ahead + 1))
-			fetch_change(candidate(ahead));
-		if (ahead < queue.count) {
-			fetch_change(candidate(ahead));
-			ahead = next_change(ahead + 1);
-		}
-		write_job(pass, table, candidate(i), out);
+	for (uint32_t i = 0; i < queue.change_count + AHEAD; i++) {
+		if (i < queue.change_count)
+			fetch_change(candidate(queue.changes[i]));
+		if (i >= AHEAD)
+			write_job(pass, table, candidate(queue.changes[i - AHEAD]), out);
 	}
 }
 
@@ -386,7 +386,7 @@ static void give_priorities(struct pass *pass)
 {
 	const struct table *table = rank(pass);
 
-	if (table && work_out(pass, table) && next_change(0) < queue.count)
+	if (table && work_out(pass, table) && queue.change_count)
 		write_locked(pass, table);
 }
 
@@ -405,7 +405,7 @@ static bool prepare(struct pass *pass)
 {
 	const struct settings *settings = pass->settings;
 
-	queue.count = 0;
+	queue.count = queue.change_count = 0;
 	if (!pass->prioritize || !settings->tres)
 		return true;
 	pass->extremes.tres_count = settings->weights.tres_count;
@@ -433,6 +433,8 @@ static void run_pass(bool prioritize, struct gpub_job *batch)
 	look_locked(&pass);
 	if (prioritize && !pass.failed)
 		give_priorities(&pass);
+	if (prioritize)
+		trim_queue(2 * queue.count);
 	owners_free(&pass.owners);
 	arena_reset(&arena);
 	debug("gpubudget: %s of %u jobs: %u prioritized, %u changed, %u left for the next; %.3f ms under the read lock, %.3f ms under the write lock",

@@ -80,7 +80,7 @@ static bool fill(struct table *table, const struct gpub_engine *e, const struct 
 		return false;
 	if (t->weights.generation != table->settings->weights.generation ||
 	    t->weights.tres_count != (table->settings->tres ? table->settings->weights.tres_count : 0)) {
-		pass_wake();
+		pass_want();
 		return false;
 	}
 	t->weights.tres = table->settings->tres;

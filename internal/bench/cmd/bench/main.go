@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -39,6 +40,11 @@ func run(jobs string, opts bench.Options) error {
 		}
 		opts.Jobs = append(opts.Jobs, n)
 	}
+	tools, err := filepath.Abs(opts.Tools) // the clusters' processes run elsewhere
+	if err != nil {
+		return fmt.Errorf("-tools: %w", err)
+	}
+	opts.Tools = tools
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer cancel()
 	return bench.Run(ctx, os.Stdout, opts)
