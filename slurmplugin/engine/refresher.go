@@ -41,7 +41,7 @@ type refresher struct {
 	db      *database // nil while there is no connection
 	adopted bool      // open runs of the database were taken over
 
-	waiting bool      // another engine holds the lock of the single writer
+	waiting bool // another engine holds the lock of the single writer
 
 	away    trouble
 	empty   trouble   // of a database that has no ledger of the cluster
@@ -257,6 +257,7 @@ func (r *refresher) read(ctx context.Context, to *mark) error {
 	}
 	r.engine.install(s, to != nil)
 	r.engine.shadow()
+	r.engine.tellStrangers(&r.strangers)
 	r.save(false)
 	r.report(r.tidy())
 	if r.db.bulky {
