@@ -128,4 +128,4 @@ bench-tools: provision
 
 .PHONY: clean
 clean: ## remove what was built, but not the Slurm source nor a running cluster
-	@rm -rf bin $(PLUGINS) $(BUILD)/bin $(BUILD)/log
+	@rm -rf bin $(PLUGINS) $(BUILD)/bin $(BUILD)/log $(BUILD)/simnvml $(BUILD)/gpucheck

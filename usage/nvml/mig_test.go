@@ -143,6 +143,45 @@ func TestMIGModeWithoutInstances(t *testing.T) {
 	require.Equal(t, []meter.InstanceReading{}, n.after(0).GPUs[0].Instances)
 }
 
+// TestWhatFailsOfInstancesIsUnknown lets a function fail: exactly what depends on
+// it is unknown.
+func TestWhatFailsOfInstancesIsUnknown(t *testing.T) {
+	type known struct{ IDs, Shape, Busy, Memory, Processes bool }
+	all := known{true, true, true, true, true}
+	for _, test := range []struct {
+		function string
+		want     []known
+	}{
+		{"nvmlDeviceGetGpuInstanceId", []known{{Shape: true, Memory: true, Processes: true}, {Shape: true, Memory: true, Processes: true}}},
+		{"nvmlDeviceGetComputeInstanceId", []known{{Shape: true, Memory: true, Processes: true}, {Shape: true, Memory: true, Processes: true}}},
+		{"nvmlDeviceGetAttributes_v2", []known{{IDs: true, Busy: true, Memory: true, Processes: true}, {IDs: true, Busy: true, Memory: true, Processes: true}}},
+		{"nvmlGpmQueryDeviceSupport", []known{{true, true, false, true, true}, {true, true, false, true, true}}},
+		{"nvmlGpmSampleAlloc", []known{{true, true, false, true, true}, {true, true, false, true, true}}},
+		{"nvmlGpmMigSampleGet", []known{{true, true, false, true, true}, {true, true, false, true, true}}},
+		{"nvmlGpmMetricsGet", []known{{true, true, false, true, true}, {true, true, false, true, true}}},
+		{"nvmlDeviceGetComputeRunningProcesses_v3", []known{{true, true, true, true, false}, {true, true, true, true, false}}},
+		{"nvmlDeviceGetMigDeviceHandleByIndex", []known{}},
+		{"nvmlDeviceGetMaxMigDeviceCount", nil},
+		{"nvmlDeviceGetPowerUsage", []known{all, all}},
+	} {
+		t.Run(test.function, func(t *testing.T) {
+			n := newNode(t, simnvml.State{GPUs: []simnvml.GPU{h100(0)}, Faults: []simnvml.Fault{{Function: test.function, Code: 999}}}).open()
+			n.after(time.Second)
+			instances := n.after(time.Second).GPUs[0].Instances
+			var got []known
+			if instances != nil {
+				got = []known{}
+			}
+			for _, i := range instances {
+				got = append(got, known{
+					i.GPUInstance != nil && i.ComputeInstance != nil, i.Slices != nil && i.Memory != nil, i.Busy != nil, i.MemoryUsed != nil, i.Processes != nil,
+				})
+			}
+			require.Equal(t, test.want, got)
+		})
+	}
+}
+
 // TestManyInstances has 70 on ten GPUs, and 64 on one.
 func TestManyInstances(t *testing.T) {
 	divided := func(i, parts int) simnvml.GPU {

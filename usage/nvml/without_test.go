@@ -116,15 +116,15 @@ func TestHangingDriver(t *testing.T) {
 	began := time.Now()
 	out, err := child(t, "TestChildHangs", library)
 	require.NoError(t, err, out)
-	require.Contains(t, out, "the GPU driver hangs: nvmlDeviceGetPowerUsage has not returned for 200ms (to read the GPUs)")
-	require.Less(t, time.Since(began), 10*time.Second)
+	require.Contains(t, out, "the GPU driver hangs: nvmlDeviceGetPowerUsage has not returned for 2s (to read the GPUs)")
+	require.Less(t, time.Since(began), 20*time.Second)
 }
 
 func TestChildHangs(t *testing.T) {
 	onlyChild(t)
 	n := newNode(t, simnvml.State{GPUs: []simnvml.GPU{a100(0)}})
 	o := n.options()
-	o.Timeout = 200 * time.Millisecond
+	o.Timeout = 2 * time.Second
 	m, err := meter.Open(o)
 	require.NoError(t, err)
 	_, err = m.Sample()
