@@ -319,7 +319,7 @@ static unsigned int places(int g)
 nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *count)
 {
 	BEGIN_DEVICE(device);
-	return give(c.gpu->mig == ABSENT ? 0 : places(c.g), count);
+	return give(c.gpu->mig == 1 ? places(c.g) : 0, count);
 }
 
 nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index, nvmlDevice_t *mig)
