@@ -89,7 +89,7 @@ func TestAJobIsMeteredToTheMillisecond(t *testing.T) {
 
 	job := m.sbatch("--gres=gpu:2", "--wrap", "sleep 8")
 	m.until("the job to be counted", func() bool {
-		return len(m.rows("SELECT gpu FROM gpubudget.gpu_bucket WHERE job_id = $1 AND samples > 1", job)) == 2
+		return len(m.rows("SELECT DISTINCT gpu FROM gpubudget.gpu_bucket WHERE job_id = $1 AND samples > 1", job)) == 2
 	})
 	require.NoError(t, m.KillAgent("n1"))
 	require.NoError(t, m.StopPostgres())
@@ -132,6 +132,23 @@ func TestAMeteredJobIsAsLongAsSlurmSays(t *testing.T) {
 	require.Empty(t, m.rows("SELECT gpu FROM gpubudget.gpu_bucket WHERE job_id = $1", without))
 }
 
+// Jobs that share a GPU by shards: Prolog names the GPU, and their parts of it
+// add up to the time and no more.
+func TestShardsOfAGPU(t *testing.T) {
+	m := newMetered(t, testcluster.Options{
+		GPUsPerNode: 1, NodeGres: "gpu:1,shard:8", GresConf: []string{"NodeName=n1 Name=gpu File=%s/gpu0", "NodeName=n1 Name=shard Count=8"},
+		SlurmConf: []string{"GresTypes=gpu,shard"},
+	})
+	first := m.sbatch("--gres=shard:2", "--wrap", "sleep 6")
+	second := m.sbatch("--gres=shard:1", "--wrap", "sleep 6")
+	m.until("both to be counted", func() bool {
+		return len(m.rows("SELECT gpu FROM gpubudget.gpu_bucket WHERE ended AND job_id IN ($1, $2)", first, second)) == 2
+	})
+	require.Equal(t, []string{"GPU-n1-0 t t"}, m.rows(`SELECT format('%s %s %s', min(gpu), bool_and(shared_ms > 3000),
+		sum(part_ms) = gpubudget.unix_ms(max(held_until)) - gpubudget.unix_ms(min(held_from)))
+		FROM gpubudget.gpu_bucket WHERE job_id IN ($1, $2)`, first, second))
+}
+
 // Slurm numbers GPUs by their places in gres.conf. Whatever the order there, it
 // is the device file's GPU that the job held.
 func TestNumbersOfGPUsInAnotherOrder(t *testing.T) {
@@ -151,10 +168,10 @@ func TestNumbersOfGPUsInAnotherOrder(t *testing.T) {
 	first := m.sbatch("--gres=gpu:1", "--wrap", "sleep 4")
 	second := m.sbatch("--gres=gpu:2", "--wrap", "sleep 4")
 	m.until("both to be counted", func() bool {
-		return len(m.rows("SELECT gpu FROM gpubudget.gpu_bucket WHERE job_id IN ($1, $2)", first, second)) == 3
+		return len(m.rows("SELECT DISTINCT gpu FROM gpubudget.gpu_bucket WHERE job_id IN ($1, $2)", first, second)) == 3
 	})
 	require.Equal(t, []string{"0"}, []string{m.file(first).GPUs})
 	require.Equal(t, []string{"1,2"}, []string{m.file(second).GPUs})
-	require.Equal(t, []string{"GPU-n1-2"}, m.rows("SELECT gpu FROM gpubudget.gpu_bucket WHERE job_id = $1", first))
-	require.Equal(t, []string{"GPU-n1-0", "GPU-n1-1"}, m.rows("SELECT gpu FROM gpubudget.gpu_bucket WHERE job_id = $1 ORDER BY 1", second))
+	require.Equal(t, []string{"GPU-n1-2"}, m.rows("SELECT DISTINCT gpu FROM gpubudget.gpu_bucket WHERE job_id = $1", first))
+	require.Equal(t, []string{"GPU-n1-0", "GPU-n1-1"}, m.rows("SELECT DISTINCT gpu FROM gpubudget.gpu_bucket WHERE job_id = $1 ORDER BY 1", second))
 }

@@ -120,12 +120,12 @@ func TestOnceWithoutADriver(t *testing.T) {
 	require.Equal(t, exitOK, h.run(t.Context(), []string{"gpubudget-agent", "--conf", h.conf(), "prolog"}))
 	require.Equal(t, exitOK, h.run(t.Context(), []string{"gpubudget-agent", "--conf", h.conf(), "--once", "--json"}))
 	var v struct {
-		Node     string
-		GPUs     []any
-		Problems []string
+		Node     string   `json:"node"`
+		GPUs     []any    `json:"gpus"`
+		Problems []string `json:"problems"`
 		Holdings []struct {
 			JobID int `json:"job_id"`
-		}
+		} `json:"holdings"`
 	}
 	require.NoError(t, json.Unmarshal(h.stdout.Bytes(), &v))
 	require.Equal(t, "n3", v.Node)

@@ -119,8 +119,8 @@ func (c *Cluster) slurmConf(host string) string {
 	}
 	for n := 1; n <= c.opts.Nodes; n++ {
 		lines = append(lines, fmt.Sprintf("NodeName=%s NodeHostname=%s NodeAddr=127.0.0.1 Port=%d CPUs=%d Boards=1 SocketsPerBoard=1 "+
-			"CoresPerSocket=%[4]d ThreadsPerCore=1 RealMemory=1000 Gres=gpu:%d State=UNKNOWN",
-			nodeName(n), host, c.ports.slurmd(n), c.opts.CPUsPerNode, c.opts.GPUsPerNode))
+			"CoresPerSocket=%[4]d ThreadsPerCore=1 RealMemory=1000 Gres=%s State=UNKNOWN",
+			nodeName(n), host, c.ports.slurmd(n), c.opts.CPUsPerNode, c.opts.NodeGres))
 	}
 	lines = append(lines, "PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP")
 	lines = append(lines, c.agentHooks()...)

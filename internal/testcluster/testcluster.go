@@ -65,6 +65,8 @@ type Options struct {
 	// GresConf are the lines of gres.conf; %s in them is the folder of the fake
 	// GPUs, gpu0, gpu1, ... One line for all of them if empty.
 	GresConf []string
+	// NodeGres is what each node has, as Gres of slurm.conf: its GPUs if empty.
+	NodeGres string
 	// SlurmctldEnv are NAME=VALUE settings of slurmctld's environment.
 	SlurmctldEnv []string
 	// Conf are lines of gpubudget.conf by key; a refresh and a calculation
@@ -101,6 +103,7 @@ func (o Options) withDefaults() (Options, error) {
 	setDefault(&o.Nodes, 1)
 	setDefault(&o.GPUsPerNode, 8)
 	setDefault(&o.CPUsPerNode, 16)
+	setDefault(&o.NodeGres, fmt.Sprintf("gpu:%d", o.GPUsPerNode))
 	setDefault(&o.Priority, Multifactor)
 	root, err := repository()
 	if err != nil && (o.PluginDir == "" || o.BinDir == "") {
