@@ -34,6 +34,45 @@ static time_t last_period;
 static time_t last_reset;
 static bool reset_done; /* PriorityUsageResetPeriod=NOW, once after each reading of the configuration */
 
+/* Jobs that have changed size since the last period, and when last: their
+ * records only tell of the latest change, be it the one that goes on. Changed
+ * under the job write lock, emptied under the read lock. */
+struct resize {
+	uint32_t job_id;
+	time_t at;
+};
+static struct resize *resizes;
+static uint32_t resize_count, resize_room;
+
+static struct resize *resized(const job_record_t *job)
+{
+	for (uint32_t i = 0; i < resize_count; i++)
+		if (resizes[i].job_id == job->job_id)
+			return &resizes[i];
+	return NULL;
+}
+
+static void remember_resize(const job_record_t *job, time_t at)
+{
+	struct resize *known = resized(job);
+	uint32_t room = resize_room ? resize_room * 2 : 64;
+
+	if (known) {
+		known->at = at;
+		return;
+	}
+	if (resize_count == resize_room) {
+		if (!(known = realloc(resizes, room * sizeof(*resizes)))) {
+			error("gpubudget: out of memory, what JobId=%u used before its change of size counts twice",
+			      job->job_id);
+			return;
+		}
+		resizes = known;
+		resize_room = room;
+	}
+	resizes[resize_count++] = (struct resize){ .job_id = job->job_id, .at = at };
+}
+
 /* ---- what a job adds ---- */
 
 struct usage {
@@ -103,13 +142,19 @@ static void add_usage(const job_record_t *job, const struct usage *usage)
 	}
 }
 
-/* From when on this job's usage is still to be added. The end of what it used
- * before a change of size has been added already. */
+/* From when on this job's usage is still to be added. What it used before a
+ * change of size was added then. slurmctld may have been restarted since: the
+ * record knows as well, but for a job that is about to change again. */
 static time_t not_yet_added(const job_record_t *job)
 {
 	time_t from = last_period > job->start_time ? last_period : job->start_time;
+	const struct resize *resize = resized(job);
 
-	return !IS_JOB_RESIZING(job) && job->resize_time > from ? job->resize_time : from;
+	if (resize && resize->at > from)
+		from = resize->at;
+	if (!IS_JOB_RESIZING(job) && job->resize_time > from)
+		from = job->resize_time;
+	return from;
 }
 
 static void add_time(const job_record_t *job, time_t until)
@@ -187,12 +232,19 @@ static bool counted(const job_record_t *job)
 	       job->end_time_exp != (time_t)NO_VAL;
 }
 
+/* Of what slurmctld added when the job started, the rest as of a moment. The
+ * time limit of a job whose nodes power up begins when they are ready. */
+static uint64_t rest(const job_record_t *job, time_t at)
+{
+	return remaining(job, IS_JOB_POWER_UP_NODE(job) ? job->start_time : at);
+}
+
 static int add_run_secs(void *x, void *arg)
 {
 	const job_record_t *job = x;
 
 	if (counted(job))
-		change_all_run_secs(job, remaining(job, *(time_t *)arg), true);
+		change_all_run_secs(job, rest(job, *(time_t *)arg), true);
 	return SLURM_SUCCESS;
 }
 
@@ -322,9 +374,8 @@ static bool reset_is_due(time_t now)
 	if (period == PRIORITY_RESET_NONE)
 		return false;
 	if (period == PRIORITY_RESET_NOW) {
-		if (reset_done)
+		if (__atomic_exchange_n(&reset_done, true, __ATOMIC_RELAXED))
 			return false;
-		reset_done = true;
 		last_reset = now;
 		return true;
 	}
@@ -416,16 +467,34 @@ static void save_times(void)
 
 /* ---- what the plugin calls ---- */
 
+struct period {
+	time_t now;
+	bool waiting; /* does any job wait that a limit may block? */
+};
+
 static int count_job(void *x, void *arg)
 {
 	const job_record_t *job = x;
-	time_t now = *(time_t *)arg;
+	struct period *period = arg;
 
+	if (IS_JOB_PENDING(job))
+		period->waiting = true;
 	if (!counted(job))
 		return SLURM_SUCCESS;
 	if (!IS_JOB_POWER_UP_NODE(job))
-		add_time(job, now);
-	return limits_enforced() ? add_run_secs(x, arg) : SLURM_SUCCESS;
+		add_time(job, period->now);
+	return limits_enforced() ? add_run_secs(x, &period->now) : SLURM_SUCCESS;
+}
+
+/* Limits may block less than before. The backfill scheduler looks at jobs again
+ * only if something has happened to one. */
+static void wake_scheduler(void)
+{
+	slurmctld_lock_t locks = { .job = WRITE_LOCK };
+
+	lock_slurmctld(locks);
+	last_job_update = time(NULL);
+	unlock_slurmctld(locks);
 }
 
 /* Job read lock and the association manager's locks. */
@@ -446,7 +515,8 @@ static void unlock_lists(slurmctld_lock_t *locks, assoc_mgr_lock_t *assoc_locks)
 
 void limits_start(void)
 {
-	reset_done = false;
+	__atomic_store_n(&reset_done, false, __ATOMIC_RELAXED);
+	resize_count = 0;
 	load_times();
 }
 
@@ -454,19 +524,22 @@ void limits_period(void)
 {
 	slurmctld_lock_t locks;
 	assoc_mgr_lock_t assoc_locks;
-	time_t now;
+	struct period period = { 0 };
 	bool any = lock_lists(&locks, &assoc_locks);
 
-	now = time(NULL);
+	period.now = time(NULL);
 	if (any) {
-		reset_if_due(now);
+		reset_if_due(period.now);
 		if (last_period)
-			decay(difftime(now, last_period));
+			decay(difftime(period.now, last_period));
 		clear_run_secs();
-		jobs_for_each(&(struct jobs_walk){ .see = count_job, .fetch = fetch_state }, &now);
-		last_period = now;
+		jobs_for_each(&(struct jobs_walk){ .see = count_job, .fetch = fetch_state }, &period);
+		last_period = period.now;
+		resize_count = 0;
 	}
 	unlock_lists(&locks, &assoc_locks);
+	if (period.waiting)
+		wake_scheduler();
 	if (any)
 		save_times();
 }
@@ -476,9 +549,9 @@ void limits_reconfigure(bool cleared)
 	slurmctld_lock_t locks;
 	assoc_mgr_lock_t assoc_locks;
 
+	__atomic_store_n(&reset_done, false, __ATOMIC_RELAXED);
 	if (!cleared)
 		return;
-	reset_done = false;
 	/* As of the last period, which is what held_run_secs expects. */
 	if (lock_lists(&locks, &assoc_locks) && limits_enforced()) {
 		clear_run_secs();
@@ -491,11 +564,9 @@ void limits_reconfigure(bool cleared)
  * size slurmctld has added the whole time limit again. */
 static uint64_t held_run_secs(const job_record_t *job)
 {
-	bool readded = !IS_JOB_RESIZING(job) && job->resize_time > last_period;
-
-	if (!job->nodes || readded)
+	if (!job->nodes || resized(job))
 		return remaining(job, job->start_time);
-	return remaining(job, last_period > job->start_time ? last_period : job->start_time);
+	return rest(job, last_period > job->start_time ? last_period : job->start_time);
 }
 
 void limits_job_end(job_record_t *job)
@@ -512,6 +583,8 @@ void limits_job_end(job_record_t *job)
 		add_time(job, until);
 	if (limits_enforced())
 		change_all_run_secs(job, held_run_secs(job), false);
+	if (IS_JOB_RESIZING(job))
+		remember_resize(job, until);
 	assoc_mgr_unlock(&locks);
 	/* How slurmctld knows that this job has been ended. */
 	job->end_time_exp = (time_t)NO_VAL;
