@@ -29,8 +29,8 @@ type Driver interface {
 	// Watch begins to watch devices for Xid errors. It fails if none of them
 	// can be watched; unwatched says of which others that is true, and why.
 	Watch(devices []Device) (events Events, unwatched map[string]error, err error)
-	// InCall names the call that is being made, "" if none is. It may be called
-	// at any time.
+	// InCall names the call that is being made, that of Events.Wait if there is
+	// no other, "" if there is none. It may be called at any time.
 	InCall() string
 }
 

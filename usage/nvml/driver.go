@@ -33,6 +33,7 @@ type Driver struct {
 	has     [functions]bool
 	open    bool
 	in      atomic.Pointer[string] // the function being called, nil if none
+	waiting atomic.Bool            // beside it, for events
 	devices map[binding.Device]*device
 }
 
@@ -50,6 +51,9 @@ func New(path string) *Driver {
 func (d *Driver) InCall() string {
 	if in := d.in.Load(); in != nil {
 		return *in
+	}
+	if d.waiting.Load() {
+		return names[fnEventWait][0]
 	}
 	return ""
 }

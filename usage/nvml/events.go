@@ -16,7 +16,7 @@ import (
 const none = ^uint32(0)
 
 // events is a set of GPUs that are watched for Xid errors. Wait is called beside
-// everything else, so it does not show up in InCall.
+// everything else.
 type events struct {
 	d     *Driver
 	set   binding.EventSet
@@ -75,6 +75,8 @@ func (e *events) register(handle binding.Device) error {
 
 // Wait implements meter.Events.
 func (e *events) Wait(timeout time.Duration) (meter.Xid, error) {
+	e.d.waiting.Store(true)
+	defer e.d.waiting.Store(false)
 	data, ret := e.set.Wait(uint32(min(max(0, timeout.Milliseconds()), math.MaxInt32)))
 	if ret != binding.SUCCESS {
 		return meter.Xid{}, &meter.CallError{Call: names[fnEventWait][0], Code: meter.DriverError(ret)}

@@ -22,20 +22,24 @@ import (
 // its own and a simulated driver that goes on when it ends.
 func child(t *testing.T, test, library string) (string, error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+test+"$", "-test.v")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.v")
 	// The race detector would wait for a second before it lets a process end.
-	cmd.Env = append(os.Environ(), libraryVariable+"="+library, childVariable+"=1", "GORACE=atexit_sleep_ms=0")
+	cmd.Env = append(os.Environ(), libraryVariable+"="+library, childVariable+"="+test, "GORACE=atexit_sleep_ms=0")
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
+// children are the tests that run in a process of their own.
+var children = map[string]func(*testing.T){
+	"reads": childReads, "hangs": childHangs, "hangsLate": childHangsLate,
+}
+
 const childVariable = "GPUBUDGET_TEST_CHILD"
 
-func onlyChild(t *testing.T) {
-	t.Helper()
-	if os.Getenv(childVariable) == "" {
-		t.Skip("runs in a process of its own, started by another test")
-	}
+// runChild runs one of them and ends the process.
+func runChild(name string) {
+	all := func(string, string) (bool, error) { return true, nil }
+	testing.Main(all, []testing.InternalTest{{Name: name, F: children[name]}}, nil, nil)
 }
 
 // TestWithoutFunction loads libraries that lack a function each. A call of it
@@ -48,7 +52,7 @@ func TestWithoutFunction(t *testing.T) {
 			t.Parallel()
 			lib, err := simnvml.BuildWithout(t.Context(), filepath.Dir(library), names...)
 			require.NoError(t, err)
-			out, err := child(t, "TestChildReadsAll", lib)
+			out, err := child(t, "reads", lib)
 			if slices.Contains(required, names[0]) {
 				require.Error(t, err)
 				require.Contains(t, out, lib+" is too old or no NVIDIA driver: "+names[0]+": the driver does not have this function")
@@ -71,7 +75,7 @@ func TestWithoutAnything(t *testing.T) {
 	}
 	lib, err := simnvml.BuildWithout(t.Context(), filepath.Dir(library), without...)
 	require.NoError(t, err)
-	out, err := child(t, "TestChildReadsAll", lib)
+	out, err := child(t, "reads", lib)
 	require.NoError(t, err, out)
 	require.Contains(t, out, "read 3 GPUs")
 	require.Contains(t, out, `what=power err="nvmlDeviceGetPowerUsage: the driver does not have this function"`)
@@ -87,16 +91,16 @@ func TestOldVersions(t *testing.T) {
 	}
 	lib, err := simnvml.BuildWithout(t.Context(), filepath.Dir(library), append(without, "nvmlDeviceGetMemoryInfo_v2")...)
 	require.NoError(t, err)
-	out, err := child(t, "TestChildReadsAll", lib)
+	out, err := child(t, "reads", lib)
 	require.NoError(t, err, out)
 	require.Contains(t, out, "read 3 GPUs")
 	require.Contains(t, out, "processes 2")
 	require.NotContains(t, out, "not known")
 }
 
-// TestChildReadsAll reads everything there is to read, twice, and releases.
-func TestChildReadsAll(t *testing.T) {
-	onlyChild(t)
+// childReads reads everything there is to read, twice, and releases.
+func childReads(t *testing.T) {
+	t.Helper()
 	busy := a100(0)
 	busy.Processes = processes(10, 11)
 	n := newNode(t, simnvml.State{GPUs: []simnvml.GPU{busy, h100(1), a100(2)}}).open()
@@ -110,18 +114,24 @@ func TestChildReadsAll(t *testing.T) {
 	t.Log(strings.Join(n.log.lines(), "\n"))
 }
 
-// TestHangingDriver stops answering in the middle of a round: the call is named,
-// and the process can end.
+// TestHangingDriver stops answering: the call is named, and the process can end.
 func TestHangingDriver(t *testing.T) {
-	began := time.Now()
-	out, err := child(t, "TestChildHangs", library)
-	require.NoError(t, err, out)
-	require.Contains(t, out, "the GPU driver hangs: nvmlDeviceGetPowerUsage has not returned for 2s (to read the GPUs)")
-	require.Less(t, time.Since(began), 20*time.Second)
+	for name, want := range map[string]string{
+		"hangs":     "nvmlDeviceGetPowerUsage has not returned for 2s (to read the GPUs)",
+		"hangsLate": "nvmlEventSetWait_v2 has not returned for 2s (to release it)",
+	} {
+		began := time.Now()
+		out, err := child(t, name, library)
+		require.NoError(t, err, out)
+		require.Contains(t, out, "the GPU driver hangs: "+want)
+		require.Less(t, time.Since(began), 20*time.Second)
+	}
 }
 
-func TestChildHangs(t *testing.T) {
-	onlyChild(t)
+// hanging is a meter after its first round, whose driver then does not return
+// from a function.
+func hanging(t *testing.T, function string) *meter.Meter {
+	t.Helper()
 	n := newNode(t, simnvml.State{GPUs: []simnvml.GPU{a100(0)}})
 	o := n.options()
 	o.Timeout = 2 * time.Second
@@ -129,7 +139,19 @@ func TestChildHangs(t *testing.T) {
 	require.NoError(t, err)
 	_, err = m.Sample()
 	require.NoError(t, err)
-	n.change(func(s *simnvml.State) { s.GPUs[0].Faults = []simnvml.Fault{{Function: "nvmlDeviceGetPowerUsage"}} })
-	_, err = m.Sample()
+	n.change(func(s *simnvml.State) { s.Faults = []simnvml.Fault{{Function: function}} })
+	return m
+}
+
+func childHangs(t *testing.T) {
+	t.Helper()
+	_, err := hanging(t, "nvmlDeviceGetPowerUsage").Sample()
 	t.Log(err)
+}
+
+func childHangsLate(t *testing.T) {
+	t.Helper()
+	m := hanging(t, "nvmlEventSetWait_v2")
+	time.Sleep(200 * time.Millisecond) // until it is waited for
+	t.Log(m.Release())
 }
