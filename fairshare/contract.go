@@ -20,13 +20,23 @@ type Contract struct {
 	// EvictedPerGPU is how many GPUs of allocated jobs a request may evict for
 	// each GPU it asks for; 0 is no limit.
 	EvictedPerGPU float64
+	// PatientGPUs and Patience let a request for so many GPUs or more that has
+	// waited for so long evict smaller jobs: those of its own account whatever
+	// their declared priority, those of others without the margin. It needs whole
+	// nodes, which waiting alone doesn't bring about. PatientGPUs 0 is for no
+	// request.
+	PatientGPUs int64
+	Patience    time.Duration
 	// PerDay is how often one job may be preempted in 24 hours; 0 is no limit.
 	PerDay int
 }
 
 // DefaultContract is what holds where the policy says nothing.
 func DefaultContract() Contract {
-	return Contract{Margin: 0.1, WithinAccount: true, EvictedPerGPU: 2, PerDay: 4}
+	return Contract{
+		Margin: 0.1, WithinAccount: true, EvictedPerGPU: 2, PerDay: 4,
+		PatientGPUs: 32, Patience: time.Hour,
+	}
 }
 
 // Request is a pending job that wants to start now.
@@ -35,6 +45,7 @@ type Request struct {
 	GPUs        int64
 	Allocated   bool          // its minimum runtime isn't 0 and its account is funded
 	MinRuntime  time.Duration // for which it will be protected
+	Waited      time.Duration // since it could have started
 	QOSPriority uint32
 	Nice        int64
 }
@@ -60,7 +71,7 @@ const (
 	R1          // an unallocated job yields to any allocated request
 	R2          // an allocated job keeps its GPUs until its minimum runtime has passed
 	R3          // then it yields to an account that is further behind
-	R4          // within one account, to a higher declared priority
+	R4          // within one account, to a higher declared priority or a large job that has waited
 	R5          // an unallocated request preempts nobody
 	R6          // who of those that would yield has to
 	R7          // nobody evicts too much, nobody is evicted too often
@@ -86,7 +97,7 @@ func (c *Contract) Decide(r *Ranking, now Instant, q *Request, o *Occupant) Deci
 	case c.preemptedEnough(o), c.tooLarge(q, o):
 		return Decision{Rule: R7}
 	case q.Account == o.Account:
-		return Decision{Yields: c.WithinAccount && declaredHigher(q, o), Rule: R4}
+		return Decision{Yields: c.WithinAccount && (declaredHigher(q, o) || c.patient(q, o)), Rule: R4}
 	}
 	return Decision{Yields: c.outranks(r, q, o), Rule: R3}
 }
@@ -135,7 +146,17 @@ func (c *Contract) outranks(r *Ranking, q *Request, o *Occupant) bool {
 	}
 	due.charged = add(due.charged, gpuTime(q.GPUs, q.MinRuntime))
 	held.charged = add(held.charged, -o.Ahead)
-	return furtherBehind(due, held, c.Margin)
+	margin := max(c.Margin, 0)
+	if c.patient(q, o) {
+		margin = 0
+	}
+	return furtherBehind(due, held, margin)
+}
+
+// patient is the part of R3 and R4 for large requests that have waited for long.
+// Only smaller jobs make way for them, so two of them never take turns.
+func (c *Contract) patient(q *Request, o *Occupant) bool {
+	return c.PatientGPUs > 0 && q.GPUs >= c.PatientGPUs && q.Waited >= c.Patience && o.GPUs < q.GPUs
 }
 
 func (r *Ranking) funded(account string) bool {
@@ -198,7 +219,7 @@ func furtherBehind(a, b branch, margin float64) bool {
 	}
 	mine := float64(max(a.entitled, 0)) * float64(max(b.charged, 0))
 	theirs := float64(b.entitled) * float64(max(a.charged, 0))
-	return mine > theirs*(1+max(margin, 0))
+	return mine > theirs*(1+margin)
 }
 
 // gpuTime is what some GPUs come to in a stretch of time. It stops at the end

@@ -150,6 +150,27 @@ func TestR4DeclaredPriorityWithinAnAccount(t *testing.T) {
 	decide(t, c, []decisionCase{{"unless the policy says no", inside(1000, -100), occupant(), keeps(fairshare.R4)}})
 }
 
+func TestR3R4LargeJobsThatHaveWaited(t *testing.T) {
+	large := func(account string, gpus int64, waited time.Duration) *fairshare.Request {
+		return request(func(q *fairshare.Request) { q.Account, q.GPUs, q.Waited = account, gpus, waited })
+	}
+	size := func(gpus int64) *fairshare.Occupant { return occupant(func(o *fairshare.Occupant) { o.GPUs = gpus }) }
+	c := fairshare.DefaultContract()
+	decide(t, c, []decisionCase{
+		{"within an account after an hour", large("ahead", 32, time.Hour), size(31), yields(fairshare.R4)},
+		{"not before", large("ahead", 32, time.Hour-1), size(31), keeps(fairshare.R4)},
+		{"not for fewer GPUs", large("ahead", 31, time.Hour), size(30), keeps(fairshare.R4)},
+		{"not of a job as large", large("ahead", 32, time.Hour), size(32), keeps(fairshare.R4)},
+		{"not of a protected one", large("ahead", 32, time.Hour), occupant(func(o *fairshare.Occupant) { o.ProtectedUntil = contractNow + 1 }), keeps(fairshare.R2)},
+		// 400/(200+x) against 200/400: without the margin x < 600
+		{"without the margin", large("behind", 599, time.Hour), size(4), yields(fairshare.R3)},
+		{"not beyond", large("behind", 600, time.Hour), size(4), keeps(fairshare.R3)},
+		{"with it before the hour", large("behind", 599, 0), size(4), keeps(fairshare.R3)},
+	})
+	c.PatientGPUs = 0
+	decide(t, c, []decisionCase{{"unless the policy says no", large("ahead", 32, 99*time.Hour), size(4), keeps(fairshare.R4)}})
+}
+
 func TestR5UnallocatedRequestPreemptsNobody(t *testing.T) {
 	free := request(func(q *fairshare.Request) { q.Allocated = false })
 	decide(t, fairshare.DefaultContract(), []decisionCase{
