@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gpubudget/fairshare"
+	"gpubudget/usage"
 )
 
 // evictions is when a job was preempted, the latest last.
@@ -26,7 +27,21 @@ type candidates struct {
 	occupants []fairshare.Occupant
 	slots     []int32
 	rules     []fairshare.Rule
-	gpus      int64
+
+	latest   likeness
+	occupant fairshare.Occupant
+	decision fairshare.Decision
+}
+
+// likeness is what a decision depends on, between two jobs of which the one that
+// runs is no longer protected: those that are alike in it are decided alike.
+type likeness struct {
+	request   *fairshare.Request
+	account   int32
+	gpus      int32
+	qos       uint32
+	preempted int
+	allocated bool
 }
 
 // rules are the rules of preemption in force, nil if nobody is preempted.
@@ -43,7 +58,7 @@ func (s *sim) rules() *fairshare.Contract {
 // evictFor makes room for a lane's first job, if the rules let it, and starts it.
 func (s *sim) evictFor(l *lane, h *reservation) bool {
 	rules := s.rules()
-	if rules == nil || !s.allocates(l) {
+	if rules == nil || !s.allocates(l) || l.failed == l.head && s.now < l.retry {
 		return false
 	}
 	job := l.head
@@ -51,36 +66,76 @@ func (s *sim) evictFor(l *lane, h *reservation) bool {
 	request := fairshare.Request{
 		Account: s.names[l.account], GPUs: int64(j.GPUs), Allocated: true,
 		MinRuntime: time.Duration(s.minRuntime(j)) * time.Second, QOSPriority: j.QOS,
+		Waited: time.Duration(s.now-s.queued[job]) * time.Second,
 	}
 	withHeld := s.mayUseHeld(h, l, job)
-	c := &s.scratch.candidates
-	if !s.gather(c, rules, l, &request, withHeld) {
-		return false
-	}
-	gone := rules.Victims(s.standing.ranking, s.instant(s.now), &request, c.occupants, func(gone []int) bool {
-		return s.nodes.whatIf(l.part, l.gpus, withHeld, func(yield func([]Piece)) {
-			for _, i := range gone {
-				yield(s.slots[c.slots[i]].pieces)
-			}
-		})
-	})
+	gone := s.victims(rules, l, &request, withHeld)
 	if len(gone) == 0 {
+		s.backOff(l)
 		return false
 	}
+	c := &s.scratch.candidates
 	for _, i := range gone {
 		s.evict(c.slots[i], c.rules[i])
 	}
 	return s.place(job, withHeld, true)
 }
 
+// backOff lets a job that has found no victims wait the longer before it looks
+// again the more often that happened, up to the time of a priority pass.
+func (s *sim) backOff(l *lane) {
+	if l.failed != l.head {
+		l.failed, l.wait = l.head, max(int64(s.p.BackfillInterval.Seconds()), 1)
+	}
+	l.retry = s.now + l.wait
+	l.wait = min(2*l.wait, max(int64(s.p.CalcInterval.Seconds()), l.wait))
+}
+
+// victims are whom a request evicts, as indices of the candidates.
+func (s *sim) victims(rules *fairshare.Contract, l *lane, request *fairshare.Request, withHeld bool) []int {
+	c := &s.scratch.candidates
+	s.nodes.ask(l.part, l.gpus, withHeld)
+	found := s.gather(c, rules, l, request)
+	if found {
+		s.sieve(c)
+	}
+	s.nodes.forget()
+	if !found {
+		return nil
+	}
+	return rules.Victims(s.standing.ranking, s.instant(s.now), request, c.occupants, func(gone []int) bool {
+		s.nodes.ask(l.part, l.gpus, withHeld)
+		for _, i := range gone {
+			s.nodes.without(s.slots[c.slots[i]].pieces)
+		}
+		room := s.nodes.room()
+		s.nodes.forget()
+		return room
+	})
+}
+
+// sieve drops candidates who stand only on nodes where there would not be enough
+// room with all candidates gone. None of them could be a victim.
+func (s *sim) sieve(c *candidates) {
+	kept := 0
+	for i, n := range c.slots {
+		if !slices.ContainsFunc(s.slots[n].pieces, s.nodes.helps) {
+			continue
+		}
+		c.occupants[kept], c.slots[kept], c.rules[kept] = c.occupants[i], n, c.rules[i]
+		kept++
+	}
+	c.occupants, c.slots, c.rules = c.occupants[:kept], c.slots[:kept], c.rules[:kept]
+}
+
 // gather collects whom a request may evict, in the order of R6 by account, until
 // there is room with all of them gone. It is false if there is none.
-func (s *sim) gather(c *candidates, rules *fairshare.Contract, l *lane, request *fairshare.Request, withHeld bool) bool {
-	c.occupants, c.slots, c.rules, c.gpus = c.occupants[:0], c.slots[:0], c.rules[:0], 0
+func (s *sim) gather(c *candidates, rules *fairshare.Contract, l *lane, request *fairshare.Request) bool {
+	c.occupants, c.slots, c.rules = c.occupants[:0], c.slots[:0], c.rules[:0]
 	for _, n := range s.free[l.part] {
 		s.consider(c, rules, request, n)
 	}
-	if s.enough(c, l, withHeld) {
+	if len(c.slots) > 0 && s.nodes.room() {
 		return true
 	}
 	if s.p.Contract == nil {
@@ -88,7 +143,7 @@ func (s *sim) gather(c *candidates, rules *fairshare.Contract, l *lane, request 
 	}
 	st := &s.standing
 	for i, a := range st.worst {
-		if s.mayYield(rules, l.account, a) {
+		if s.mayYield(rules, l.account, a, l.qos, s.patient(l)) {
 			for _, n := range s.accounts[a].guarded {
 				if s.slots[n].protectedUntil > s.now {
 					break
@@ -99,7 +154,7 @@ func (s *sim) gather(c *candidates, rules *fairshare.Contract, l *lane, request 
 			}
 		}
 		last := i+1 == len(st.worst) || st.places[st.worst[i+1]] != st.places[a]
-		if last && s.enough(c, l, withHeld) {
+		if last && len(c.slots) > 0 && s.nodes.room() {
 			return true
 		}
 	}
@@ -110,13 +165,18 @@ func (s *sim) gather(c *candidates, rules *fairshare.Contract, l *lane, request 
 // The request that asks for least against the job for which nothing is counted
 // in advance is the likeliest, so its answer holds for all until the next
 // priority pass.
-func (s *sim) mayYield(rules *fairshare.Contract, a, b int32) bool {
+func (s *sim) mayYield(rules *fairshare.Contract, a, b int32, qos uint32, patient bool) bool {
 	if a == b {
-		return rules.WithinAccount
+		return rules.WithinAccount && (qos > 0 || patient) // the lowest is higher than none
 	}
-	known := &s.standing.yields[int(a)*len(s.names)+int(b)]
+	pair := int(a)*len(s.names) + int(b)
+	request := fairshare.Request{Account: s.names[a], GPUs: 1, Allocated: true}
+	if patient {
+		pair += len(s.names) * len(s.names)
+		request.GPUs, request.Waited = rules.PatientGPUs, rules.Patience
+	}
+	known := &s.standing.yields[pair]
 	if *known == 0 {
-		request := fairshare.Request{Account: s.names[a], GPUs: 1, Allocated: true}
 		occupant := fairshare.Occupant{Account: s.names[b], Allocated: true}
 		*known = -1
 		if rules.Decide(s.standing.ranking, s.instant(s.now), &request, &occupant).Yields {
@@ -126,39 +186,42 @@ func (s *sim) mayYield(rules *fairshare.Contract, a, b int32) bool {
 	return *known > 0
 }
 
+// patient tells whether a lane's first job is large and has waited for long.
+func (s *sim) patient(l *lane) bool {
+	rules := s.p.Contract
+	return rules != nil && rules.PatientGPUs > 0 && int64(l.gpus) >= rules.PatientGPUs &&
+		s.now-s.queued[l.head] >= int64(rules.Patience.Seconds())
+}
+
 // consider adds a running job to the candidates if it would have to yield.
 func (s *sim) consider(c *candidates, rules *fairshare.Contract, request *fairshare.Request, n int32) {
 	sl := &s.slots[n]
-	occupant := fairshare.Occupant{
-		Account: s.names[sl.account], GPUs: int64(sl.gpus), Allocated: sl.allocated,
-		ProtectedUntil: s.instant(sl.protectedUntil), QOSPriority: s.jobs[sl.job].QOS,
-	}
+	alike := likeness{request, sl.account, sl.gpus, s.jobs[sl.job].QOS, 0, sl.allocated}
 	if sl.allocated {
-		occupant.Ahead = s.standing.aheadOf(s, int64(sl.gpus))
 		if e := s.record[sl.job]; e != nil {
-			occupant.Preempted = e.today(s.now)
+			alike.preempted = e.today(s.now)
 		}
 	}
-	decision := rules.Decide(s.standing.ranking, s.instant(s.now), request, &occupant)
-	if !decision.Yields {
+	if alike != c.latest {
+		c.latest = alike
+		c.occupant = fairshare.Occupant{
+			Account: s.names[sl.account], GPUs: int64(sl.gpus), Allocated: sl.allocated,
+			ProtectedUntil: s.instant(sl.protectedUntil), QOSPriority: alike.qos, Preempted: alike.preempted,
+		}
+		if sl.allocated {
+			c.occupant.Ahead = usage.ChargeAhead(int64(sl.gpus), s.p.Lookback)
+		}
+		c.decision = rules.Decide(s.standing.ranking, s.instant(s.now), request, &c.occupant)
+	}
+	if !c.decision.Yields {
 		return
 	}
+	occupant := c.occupant
+	occupant.ProtectedUntil = s.instant(sl.protectedUntil)
 	c.occupants = append(c.occupants, occupant)
 	c.slots = append(c.slots, n)
-	c.rules = append(c.rules, decision.Rule)
-	c.gpus += int64(sl.gpus)
-}
-
-// enough tells whether a lane's job could start with all candidates gone.
-func (s *sim) enough(c *candidates, l *lane, withHeld bool) bool {
-	if c.gpus+int64(s.nodes.parts[l.part].idle) < int64(l.gpus) || len(c.slots) == 0 {
-		return false
-	}
-	return s.nodes.whatIf(l.part, l.gpus, withHeld, func(yield func([]Piece)) {
-		for _, n := range c.slots {
-			yield(s.slots[n].pieces)
-		}
-	})
+	c.rules = append(c.rules, c.decision.Rule)
+	s.nodes.without(sl.pieces)
 }
 
 // evict preempts a job.
@@ -186,29 +249,37 @@ const mostEvictions = 8
 func (s *sim) evictByAccount(part int16) {
 	h := &s.hold[part]
 	for _, a := range slices.Backward(s.standing.worst) {
-		if !s.mayEvict(a, part) {
+		quiet := &s.accounts[a].quiet[part]
+		if s.now < *quiet {
 			continue
 		}
-		lanes := s.scratch.lanes[:0]
+		*quiet = s.standing.at + max(int64(s.p.CalcInterval.Seconds()), 1)
+		lanes, highest, patient := s.scratch.lanes[:0], uint32(0), false
 		for _, n := range s.queue.owned[a] {
 			if l := &s.queue.lanes[n]; l.count > 0 && l.allocated && l.part == part {
 				lanes = append(lanes, n)
+				highest = max(highest, l.qos)
+				patient = patient || s.patient(l)
 			}
 		}
 		s.scratch.lanes = lanes
+		if len(lanes) == 0 || !s.mayEvict(a, part, highest, patient) {
+			continue
+		}
 		s.queue.sift(lanes)
-		s.evictForAccount(lanes, h)
+		*quiet = min(*quiet, s.evictForAccount(lanes, h))
 	}
 }
 
-// mayEvict tells whether anybody could have to yield to an account.
-func (s *sim) mayEvict(a int32, part int16) bool {
+// mayEvict tells whether anybody could have to yield to an account's jobs, of
+// which none has a higher declared priority.
+func (s *sim) mayEvict(a int32, part int16, highest uint32, patient bool) bool {
 	if len(s.free[part]) > 0 {
 		return true
 	}
 	for b := range s.names {
 		guarded := s.accounts[b].guarded
-		if len(guarded) > 0 && s.slots[guarded[0]].protectedUntil <= s.now && s.mayYield(s.p.Contract, a, int32(b)) {
+		if len(guarded) > 0 && s.slots[guarded[0]].protectedUntil <= s.now && s.mayYield(s.p.Contract, a, int32(b), highest, patient) {
 			return true
 		}
 	}
@@ -216,10 +287,15 @@ func (s *sim) mayEvict(a int32, part int16) bool {
 }
 
 // evictForAccount goes through a heap of an account's lanes. Where a job finds no
-// victims, larger ones of no higher declared priority do not, either.
-func (s *sim) evictForAccount(lanes []int32, h *reservation) {
+// victims, larger ones of no higher declared priority do not, either. It returns
+// when it is worth another try.
+func (s *sim) evictForAccount(lanes []int32, h *reservation) (again int64) {
 	failed, failedQOS := int32(mostGPUs), uint32(0)
-	for evicted := 0; len(lanes) > 0 && evicted < mostEvictions; {
+	again = never
+	for evicted := 0; len(lanes) > 0; {
+		if evicted >= mostEvictions {
+			return s.now
+		}
 		l := &s.queue.lanes[lanes[0]]
 		if l.head != h.job && (l.gpus < failed || l.qos > failedQOS) {
 			if s.place(l.head, s.mayUseHeld(h, l, l.head), true) || s.evictFor(l, h) {
@@ -230,6 +306,7 @@ func (s *sim) evictForAccount(lanes []int32, h *reservation) {
 				}
 			} else {
 				failed, failedQOS = l.gpus, l.qos
+				again = min(again, l.retry)
 			}
 		}
 		lanes[0] = lanes[len(lanes)-1]
@@ -237,4 +314,5 @@ func (s *sim) evictForAccount(lanes []int32, h *reservation) {
 			s.queue.siftDown(lanes, 0)
 		}
 	}
+	return again
 }

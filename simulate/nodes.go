@@ -22,8 +22,9 @@ type nodes struct {
 	next  []int32
 	prev  []int32
 
-	delta   []int16 // GPUs that would be free as well, for whatIf
-	touched []int32
+	question ifGone
+	delta    []int16 // GPUs that would be free as well
+	touched  []int32 // nodes that have some
 }
 
 type nodePart struct {
@@ -223,45 +224,72 @@ func (ns *nodes) emptyOne(p *nodePart, cl, from int, after int32, some bool) int
 	return -1
 }
 
-// whatIf tells whether a job could be placed if, beyond what is free, these
-// pieces were.
-func (ns *nodes) whatIf(part int16, gpus int32, withHeld bool, gone func(yield func([]Piece))) bool {
-	p := &ns.parts[part]
-	whole, rest := p.split(gpus)
-	gone(func(pieces []Piece) { ns.touch(pieces, part, withHeld) })
-	var empty, some int32 // nodes; some are not empty and have room for the rest
-	for cl := range classes(withHeld) {
-		empty += p.lists[cl][p.per].count
-		for f := rest; f < p.per; f++ {
-			some += p.lists[cl][f].count
-		}
-	}
-	for _, node := range ns.touched {
-		free := ns.free[node] + ns.delta[node]
-		if ns.free[node] >= rest {
-			some--
-		}
-		switch {
-		case free == p.per:
-			empty++
-		case free >= rest:
-			some++
-		}
-		ns.delta[node] = 0
-	}
-	ns.touched = ns.touched[:0]
-	return empty >= whole && (rest == 0 || some > 0 || empty > whole)
+// ifGone is the question whether a job could be placed if, beyond what is free,
+// some pieces were. There is one at a time.
+type ifGone struct {
+	part     int16
+	whole    int32 // nodes that the job takes
+	rest     int16 // and GPUs of another
+	withHeld bool
+	empty    int32 // nodes that are free
+	some     int32 // nodes that are not, and have room for the rest
 }
 
-// touch notes pieces that would be free as well.
-func (ns *nodes) touch(pieces []Piece, part int16, withHeld bool) {
+// ask begins a question. It ends with forget.
+func (ns *nodes) ask(part int16, gpus int32, withHeld bool) {
+	p, q := &ns.parts[part], &ns.question
+	q.part, q.withHeld, q.empty, q.some = part, withHeld, 0, 0
+	q.whole, q.rest = p.split(gpus)
+	for cl := range classes(withHeld) {
+		q.empty += p.lists[cl][p.per].count
+		for f := q.rest; f < p.per; f++ {
+			q.some += p.lists[cl][f].count
+		}
+	}
+}
+
+// without adds pieces that would be free.
+func (ns *nodes) without(pieces []Piece) {
+	q := &ns.question
+	per := ns.parts[q.part].per
 	for _, x := range pieces {
-		if ns.part[x.Node] != part || ns.class[x.Node] == away || ns.class[x.Node] == held && !withHeld {
+		if ns.part[x.Node] != q.part || ns.class[x.Node] == away || ns.class[x.Node] == held && !q.withHeld {
 			continue
 		}
 		if ns.delta[x.Node] == 0 {
 			ns.touched = append(ns.touched, x.Node)
 		}
+		before := ns.free[x.Node] + ns.delta[x.Node]
 		ns.delta[x.Node] += x.GPUs
+		if before >= q.rest {
+			q.some--
+		}
+		switch free := before + x.GPUs; {
+		case free == per:
+			q.empty++
+		case free >= q.rest:
+			q.some++
+		}
 	}
+}
+
+// room is the answer.
+func (ns *nodes) room() bool {
+	q := &ns.question
+	return q.empty >= q.whole && (q.rest == 0 || q.some > 0 || q.empty > q.whole)
+}
+
+// forget ends the question.
+func (ns *nodes) forget() {
+	for _, node := range ns.touched {
+		ns.delta[node] = 0
+	}
+	ns.touched = ns.touched[:0]
+}
+
+// helps tells whether there would be room on a piece's node for a part of the job.
+func (ns *nodes) helps(x Piece) bool {
+	q := &ns.question
+	free := ns.free[x.Node] + ns.delta[x.Node]
+	return free == ns.parts[q.part].per || q.rest > 0 && free >= q.rest
 }

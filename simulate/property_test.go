@@ -251,8 +251,8 @@ func TestGauge(t *testing.T) {
 	})
 }
 
-// The placement that whatIf promises is the one that place finds.
-func TestWhatIf(t *testing.T) {
+// Room that is promised if some jobs were gone is there once they are.
+func TestRoomIfSomeWereGone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := Cluster{Partitions: []Partition{{"a", rapid.IntRange(1, 6).Draw(t, "nodes"), rapid.IntRange(1, 4).Draw(t, "gpus")}}}
 		ns := newNodes(&c)
@@ -278,11 +278,12 @@ func TestWhatIf(t *testing.T) {
 		gone := rapid.IntRange(0, len(jobs)).Draw(t, "gone")
 		gpus := int32(rapid.IntRange(1, c.GPUs()).Draw(t, "wanted"))
 		withHeld := rapid.Bool().Draw(t, "with held")
-		promised := ns.whatIf(0, gpus, withHeld, func(yield func([]Piece)) {
-			for _, pieces := range jobs[:gone] {
-				yield(pieces)
-			}
-		})
+		ns.ask(0, gpus, withHeld)
+		for _, pieces := range jobs[:gone] {
+			ns.without(pieces)
+		}
+		promised := ns.room()
+		ns.forget()
 		for _, pieces := range jobs[:gone] {
 			ns.giveBack(pieces)
 		}

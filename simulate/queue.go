@@ -22,6 +22,9 @@ type lane struct {
 
 	at     int32 // in the heap of its partition; -1 if it isn't there
 	atSize int32 // in sized
+	failed int32 // its first job when that found nobody to evict
+	retry  int64 // when that may look again
+	wait   int64 // and for how long it waits then
 	parked bool  // its account's quota is used up
 }
 
@@ -76,7 +79,7 @@ func (q *queue) laneOf(j *Job, accountOf []int32) int32 {
 		account := accountOf[j.Owner]
 		q.lanes = append(q.lanes, lane{
 			owner: j.Owner, account: account, gpus: j.GPUs, part: j.Partition, qos: j.QOS, free: key.free,
-			allocated: true, head: -1, tail: -1, at: -1, atSize: -1,
+			allocated: true, head: -1, tail: -1, at: -1, atSize: -1, failed: -1,
 		})
 		q.owned[account] = append(q.owned[account], n)
 	}

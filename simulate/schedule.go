@@ -24,7 +24,9 @@ type scratch struct {
 func (s *sim) schedule() {
 	full := s.now >= s.nextFull
 	if s.waiting() {
-		s.standing.refresh(s)
+		if s.p.Contract != nil || s.anythingFits() {
+			s.standing.refresh(s)
+		}
 		for p := range s.queue.parts {
 			s.scheduleIn(int16(p), full)
 		}
@@ -67,6 +69,20 @@ func (s *sim) scheduleIn(part int16, full bool) {
 	if s.p.Overflow {
 		s.overflow(part)
 	}
+}
+
+// anythingFits tells whether any waiting job could be placed. If not, and if
+// nobody can be evicted, it is all the same who is next.
+func (s *sim) anythingFits() bool {
+	for i := range s.queue.parts {
+		q := &s.queue.parts[i]
+		for size, gpus := range q.sizes {
+			if q.jobs[size] > 0 && s.nodes.fits(int16(i), gpus, true) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // allocates tells whether a lane's jobs are charged when they start in order.

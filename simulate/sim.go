@@ -33,6 +33,7 @@ type sim struct {
 
 	done      []int64 // by job: what it has saved
 	submitted []int64 // by job
+	queued    []int64 // by job: when it came into the queue last
 	waited    []int64 // by job: until its first start; -1 before it
 	drawer    [][]int32
 	record    map[int32]*evictions // of jobs that were preempted
@@ -51,6 +52,7 @@ type account struct {
 	running int64   // GPUs charged
 	quota   int64   // GPUs at once, of Quota
 	guarded []int32 // slots of allocated jobs, by the end of their protection
+	quiet   []int64 // by partition: until when it needs no try to evict others
 	asked   series  // pending and running, of jobs that mean to be charged
 	charged series
 	unpaid  series
@@ -99,7 +101,7 @@ func newSim(cfg *Config) *sim {
 		accountOf: make([]int32, len(w.Owners)), owners: make([]owner, len(w.Owners)),
 		nodes: newNodes(&cfg.Cluster),
 		byEnd: make([][]int32, len(cfg.Cluster.Partitions)), free: make([][]int32, len(cfg.Cluster.Partitions)),
-		done: make([]int64, len(w.Jobs)), submitted: make([]int64, len(w.Jobs)), waited: make([]int64, len(w.Jobs)),
+		done: make([]int64, len(w.Jobs)), submitted: make([]int64, len(w.Jobs)), queued: make([]int64, len(w.Jobs)), waited: make([]int64, len(w.Jobs)),
 		drawer: make([][]int32, len(w.Owners)), record: make(map[int32]*evictions),
 		hold: make([]reservation, len(cfg.Cluster.Partitions)),
 	}
@@ -117,6 +119,9 @@ func newSim(cfg *Config) *sim {
 		s.accountOf[i] = n
 	}
 	s.accounts = make([]account, len(s.names))
+	for a := range s.accounts {
+		s.accounts[a].quiet = make([]int64, len(cfg.Cluster.Partitions))
+	}
 	s.queue = newQueue(w, len(cfg.Cluster.Partitions), s.accountOf, len(s.names))
 	for i := range s.waited {
 		s.waited[i] = -1
@@ -225,13 +230,18 @@ func (s *sim) happen(e event) {
 // keeps it in his drawer.
 func (s *sim) submit(job int32) {
 	j := &s.jobs[job]
-	if s.cfg.Workload.Outstanding != nil && !j.Debug {
+	if s.limited(j) {
 		if len(s.drawer[j.Owner]) > 0 || !s.room(j) {
 			s.drawer[j.Owner] = append(s.drawer[j.Owner], job)
 			return
 		}
 	}
 	s.arrive(job)
+}
+
+// limited tells whether a job counts in what its owner means to have outstanding.
+func (s *sim) limited(j *Job) bool {
+	return s.cfg.Workload.Outstanding != nil && !j.Debug && j.MinRuntime != 0
 }
 
 func (s *sim) room(j *Job) bool {
@@ -241,7 +251,9 @@ func (s *sim) room(j *Job) bool {
 
 func (s *sim) arrive(job int32) {
 	j := &s.jobs[job]
-	s.owners[j.Owner].outstanding += int64(j.GPUs)
+	if s.limited(j) {
+		s.owners[j.Owner].outstanding += int64(j.GPUs)
+	}
 	s.submitted[job] = s.now
 	s.enqueue(job)
 }
@@ -249,6 +261,7 @@ func (s *sim) arrive(job int32) {
 // enqueue puts a job into the queue.
 func (s *sim) enqueue(job int32) {
 	s.dirty = true
+	s.queued[job] = s.now
 	l, first := s.queue.push(job)
 	if s.asks(l) {
 		s.accounts[l.account].asked.add(s.now, int64(l.gpus))
@@ -263,6 +276,7 @@ func (s *sim) asks(l *lane) bool { return !l.free || s.p.Contract == nil }
 
 // enter puts a lane with a new first job in its place.
 func (s *sim) enter(l *lane) {
+	s.accounts[l.account].quiet[l.part] = 0
 	s.standing.key(s, l)
 	s.queue.enter(s.queue.of[l.head])
 }
@@ -442,13 +456,15 @@ func (s *sim) stop(n int32, how Ending) {
 // finish is the end of a job that is done, or whose time limit has come.
 func (s *sim) finish(n int32) {
 	sl := &s.slots[n]
-	job, o := sl.job, &s.owners[sl.owner]
+	job := sl.job
 	s.stop(n, Done)
 	s.counts.finished++
 	j := &s.jobs[job]
 	s.counts.slowdowns = append(s.counts.slowdowns, slowdown(s.now-s.submitted[job], min(j.Run, j.Limit)))
-	o.outstanding -= int64(j.GPUs)
-	s.openDrawer(j.Owner)
+	if s.limited(j) {
+		s.owners[j.Owner].outstanding -= int64(j.GPUs)
+		s.openDrawer(j.Owner)
+	}
 }
 
 // slowdown is how many times longer than it runs a job takes, where all that

@@ -26,7 +26,7 @@ type standing struct {
 	places  []int32 // by account: its place, 1 is the most under-served
 	worst   []int32 // accounts, the most over-served first
 	funded  []bool  // by account
-	yields  []int8  // by pair of accounts: can a job of the second yield to one of the first; 0 if nobody has asked
+	yields  []int8  // by pair of accounts: can a job of the second yield to one of the first; 0 if nobody has asked. Then the same for patient requests
 
 	shares  []fairshare.Association
 	leaf    []int32 // by owner: his association
@@ -45,7 +45,7 @@ func (st *standing) prepare(s *sim) {
 	st.size = fairshare.ClusterSize{Nodes: uint32(s.cfg.Cluster.Nodes()), CPUs: uint32(s.cfg.Cluster.GPUs())}
 	st.funded = make([]bool, len(s.names))
 	st.places = make([]int32, len(s.names))
-	st.yields = make([]int8, len(s.names)*len(s.names))
+	st.yields = make([]int8, 2*len(s.names)*len(s.names))
 	for a := range s.names {
 		st.worst = append(st.worst, int32(a))
 	}
@@ -256,9 +256,4 @@ func (st *standing) fairTree(s *sim) {
 		panic("simulate: " + err.Error()) // associate puts parents first
 	}
 	st.shares[0].SharesNorm = 1 // a pass was made
-}
-
-// aheadOf is what the ranking counts in advance for a running job.
-func (st *standing) aheadOf(s *sim, gpus int64) fairshare.GPUMillis {
-	return usage.ChargeAhead(gpus, s.p.Lookback)
 }

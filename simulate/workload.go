@@ -18,8 +18,8 @@ type Workload struct {
 	Jobs   []Job // in the order of Submit
 	Owners []Owner
 	// Outstanding is by owner how many GPUs he asks for at once at most; what he
-	// would submit beyond that he keeps until there is room, debug jobs
-	// excepted. nil or 0 is no limit.
+	// would submit beyond that he keeps until there is room. Debug jobs and those
+	// that declare to be unallocated don't count. nil or 0 is no limit.
 	Outstanding []int
 	// Notes say what isn't in the source and was made up.
 	Notes []string
