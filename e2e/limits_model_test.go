@@ -215,7 +215,8 @@ var (
 	minsField  = regexp.MustCompile(`GrpTRESMins=(\S*)`)
 	runField   = regexp.MustCompile(`GrpTRESRunMins=(\S*)`)
 	usedTRES   = regexp.MustCompile(`([\w/]+)=\w+\((\d+)\)`)
-	whichNodes = regexp.MustCompile(`node=\w+\(\d+\)`) // is for the scheduler to say
+	numbers    = regexp.MustCompile(`(QOS=\w+)\(\d+\)`) // of QOS, by the order they were made in
+	whichNodes = regexp.MustCompile(`node=\w+\(\d+\)`)  // is for the scheduler to say
 	// What has to do with the clock, or with shares.
 	moving = regexp.MustCompile(`(SharesRaw|UsageRaw|GrpWall|GrpTRESMins|GrpTRESRunMins)\S*`)
 )
@@ -260,6 +261,7 @@ func parseFigures(line string) (figures, error) {
 // doesn't move with the clock.
 func parseAssocMgr(text string) (shown map[string]figures, rest string, err error) {
 	shown = map[string]figures{}
+	var rests []string
 	for line := range strings.Lines(text) {
 		var key string
 		if m := assocLine.FindStringSubmatch(line); m != nil {
@@ -272,9 +274,11 @@ func parseAssocMgr(text string) (shown map[string]figures, rest string, err erro
 		if shown[key], err = parseFigures(line); err != nil {
 			return nil, "", err
 		}
-		rest += whichNodes.ReplaceAllString(moving.ReplaceAllString(line, "$1"), "node=")
+		line = numbers.ReplaceAllString(line, "$1")
+		rests = append(rests, key+": "+whichNodes.ReplaceAllString(moving.ReplaceAllString(line, "$1"), "node="))
 	}
-	return shown, rest, nil
+	slices.Sort(rests)
+	return shown, strings.Join(rests, ""), nil
 }
 
 // parseTRES reads "cpu=60,mem=1000M,node=1". Memory is in MB.

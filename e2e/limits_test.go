@@ -479,6 +479,7 @@ func (l *limits) probe() {
 	})
 	l.scancel("probe-starved")
 	l.gone("probe-starved")
+	l.blockHet()
 	l.check("with probes")
 
 	// What a job held is given back when it ends.
@@ -489,6 +490,39 @@ func (l *limits) probe() {
 	want["probe-user2"], want["probe-acct2"] = running, running
 	l.expectStates("probe-", func(*side) map[string]string { return want })
 	l.check("after the end of probes")
+	l.scancel("het-first")
+	l.gone("het-")
+}
+
+// blockHet has a limit block a het job, which backfill tries on as a whole.
+func (l *limits) blockHet() {
+	l.t.Helper()
+	l.submit(limitedJob{"het-first", lim1, "--account=cpu --cpus-per-task=60 : " +
+		"--account=free --job-name=het-second --nodes=1 --time=1 --mem=1 --cpus-per-task=1", 300})
+	deadline := time.Now().Add(settle)
+	for {
+		shown := make([]map[string]string, len(l.sides))
+		l.each(func(s *side) (err error) {
+			shown[slices.Index(l.sides, s)], err = s.states(l.ctx, "het-")
+			return err
+		})
+		first := shown[0]["het-first"]
+		if strings.HasPrefix(first, "PD Assoc") && maps.Equal(shown[0], shown[1]) && maps.Equal(shown[0], shown[2]) {
+			l.t.Logf("a het job: %v", shown[0])
+			break
+		}
+		require.True(l.t, time.Now().Before(deadline), "het jobs stand like %v", shown)
+		time.Sleep(200 * time.Millisecond)
+	}
+	time.Sleep(3 * time.Second) // until it has been tried on once more
+	for _, s := range l.sides {
+		if s.stock() { // what it may use isn't always taken back
+			for _, key := range l.keys(piece{account: "cpu", user: lim1, qos: "normal"}) {
+				s.also.unsteady = append(s.also.unsteady, key)
+			}
+			s.also.unsteady = append(s.also.unsteady, "free/", "free/"+lim1)
+		}
+	}
 }
 
 // running is how squeue shows a job that runs.
@@ -803,7 +837,7 @@ func (l *limits) decay() {
 			return err
 		}
 		used := shown["decay/"].mins["cpu"]
-		limit := used * 9 / 10
+		limit := used * 19 / 20
 		wait[slices.Index(l.sides, s)] = math.Log(float64(used)/float64(limit)) / decayRate
 		_, err = s.Exec(l.ctx, "root", "sacctmgr", "--immediate", "modify", "account", "where", "name=decay", "set",
 			fmt.Sprintf("GrpTRESMins=cpu=%d", limit))
@@ -898,7 +932,7 @@ func (l *limits) reset() {
 		if age := time.Since(time.Unix(before, 0)); age < 400*24*time.Hour {
 			return fmt.Errorf("without a period there was a reset %v ago", age)
 		}
-		return nil
+		return s.setPeriod(1) // a quarter each
 	})
 	l.resetTo("YEARLY", "starved/", "qos threshold")
 	// What GrpWall blocks may run now.
