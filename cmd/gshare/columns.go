@@ -164,11 +164,17 @@ func (c cell) fit(width int) string {
 	}
 }
 
+// cut shortens a text to a width: first by what it is indented, so that names
+// far down the tree can be read, and then at its end.
 func cut(s string, width int) string {
-	if runes := []rune(s); width > 0 && len(runes) > width {
+	runes := []rune(s)
+	for width > 0 && len(runes) > width && runes[0] == ' ' {
+		runes = runes[1:]
+	}
+	if width > 0 && len(runes) > width {
 		return string(runes[:width-1]) + "+"
 	}
-	return s
+	return string(runes)
 }
 
 // chooseColumns are the columns that --format asks for, else the usual ones or

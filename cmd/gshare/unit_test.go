@@ -97,3 +97,16 @@ func TestColumnsAreListedByName(t *testing.T) {
 		require.Equal(t, names, namesOf(chosen))
 	}
 }
+
+// However far down the tree an account stands, its name can be read.
+func TestIndentationCostsNoName(t *testing.T) {
+	for text, want := range map[string]string{
+		"  vision":                               "  vision",
+		strings.Repeat(" ", 5) + "vision":        "    vision",
+		strings.Repeat(" ", 60) + "vision":       "    vision",
+		strings.Repeat(" ", 60) + "astronomical": "astronomi+",
+		"":                                       "",
+	} {
+		require.Equal(t, want, cut(text, 10))
+	}
+}
