@@ -248,6 +248,7 @@ func (e *Engine) observe(j *Job) {
 		o = e.tracker.observe(j)
 	}
 	if j.State != Pending || e.slurm.inForce {
+		e.slurm.note(j)
 		return
 	}
 	if o == nil {
@@ -263,6 +264,7 @@ func (e *Engine) observe(j *Job) {
 func (e *Engine) EndPass() error {
 	defer e.recorder.notify()
 	defer e.tellJump()
+	defer e.tellUnassociated()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.watching {

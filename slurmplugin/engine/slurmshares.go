@@ -14,6 +14,8 @@ type slurmShares struct {
 	factors map[uint32]float64 // of jobs, by association
 	list    []fairshare.Association
 	scorer  *fairshare.Additive // of the last pass that went by them
+
+	unassociated unassociated
 }
 
 // GoesBySlurm begins to give priorities, and tells whether these go by Slurm's

@@ -86,3 +86,38 @@ func stranger(r *fairshare.Ranking, account, user string) (ownerName, string) {
 	return ownerName{account, user}, fmt.Sprintf("user %s has jobs in account %s but is no member of it in the ledger: they come after those of "+
 		"its members and are charged to the account alone; see: gpubudget user add", user, account)
 }
+
+// unassociated are the jobs of a pass that have no association, where priorities
+// go by the shares of these.
+type unassociated struct {
+	jobs  int
+	first uint32 // id of one of them
+	user  string // whose that is
+	told  trouble
+}
+
+// note notes a job, if it is one of them.
+func (s *slurmShares) note(j *Job) {
+	u := &s.unassociated
+	if !s.inForce || j.State != Pending || j.AssocID != 0 {
+		return
+	}
+	if u.jobs++; u.jobs == 1 {
+		u.first, u.user = j.JobID, j.User.String()
+	}
+}
+
+// tellUnassociated logs, when a pass has met some and none before has.
+func (e *Engine) tellUnassociated() {
+	e.mu.Lock()
+	u := &e.slurm.unassociated
+	jobs, first, user := u.jobs, u.first, u.user
+	u.jobs = 0
+	e.mu.Unlock()
+	switch {
+	case jobs == 0:
+		u.told.over()
+	case u.told.met("some"):
+		e.logf(LogInfo, "%d pending jobs have no association, such as JobId=%d of user %s: their fair-share factor is 0; see: sacctmgr add user", jobs, first, user)
+	}
+}

@@ -76,3 +76,23 @@ func TestManyStrangers(t *testing.T) {
 	require.Equal(t, 1, h.logged("there are more accounts and users"))
 	h.stop()
 }
+
+// With Slurm's shares a job without an association has factor 0, and one line
+// says so for all of them.
+func TestJobsWithoutAssociation(t *testing.T) {
+	h := alone(t, "Shares=slurm")
+	h.start()
+	h.engine.Configure(fairshare.Weights{Fairshare: 900, Flags: fairshare.FairTreeFlag}, 1)
+	for range 3 {
+		h.goBySlurm()
+		require.Equal(t, map[uint32]uint32{7: 900, 8: 1, 9: 1}, h.pass(h.of(7, 6), h.of(8, 0), h.of(9, 0)))
+	}
+	const line = "2 pending jobs have no association, such as JobId=8"
+	require.Equal(t, 1, h.logged(line), "%q", h.lines)
+	h.goBySlurm()
+	h.pass(h.of(7, 6))
+	h.goBySlurm()
+	h.pass(h.of(8, 0), h.of(9, 0))
+	require.Equal(t, 2, h.logged(line), "again, after there was none")
+	h.stop()
+}

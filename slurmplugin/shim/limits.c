@@ -423,16 +423,27 @@ static bool read_times(const char *suffix, struct times *times)
 	return false;
 }
 
+/* A time that was noted is not in the future, nor before there were any. */
+static bool has_been(time_t noted, time_t now)
+{
+	return noted >= 0 && noted <= now;
+}
+
 static void load_times(void)
 {
 	struct times times = { 0 };
+	time_t now = time(NULL);
 
 	if (!read_times("", &times) && !read_times(".old", &times))
 		info("gpubudget: no " STATE_FILE " in StateSaveLocation: running jobs are counted from their start");
 	last_period = be64toh(times.last_period);
 	last_reset = be64toh(times.last_reset);
+	if (!has_been(last_period, now) || !has_been(last_reset, now)) {
+		error("gpubudget: " STATE_FILE " in StateSaveLocation holds a time that is yet to come, or none at all: it is damaged, or the clock was ahead; running jobs are counted from now on");
+		last_period = last_reset = now;
+	}
 	if (!last_reset)
-		last_reset = time(NULL);
+		last_reset = now;
 }
 
 static bool write_times(const char *path, const struct times *times)
