@@ -56,12 +56,14 @@ type Options struct {
 
 	// Open connects to the driver. It is tried again until it succeeds.
 	Open func() (Sampler, error)
-	// Connect connects to the database for one write.
-	Connect func(ctx context.Context) (Database, error)
-	Cgroups *slurmnode.Cgroups
-	Clock   meter.Clock
-	BootID  string
-	Log     *slog.Logger
+	// Connect connects to the database: for one write, or, with KeepConnection,
+	// for as long as it lasts.
+	Connect        func(ctx context.Context) (Database, error)
+	KeepConnection bool
+	Cgroups        *slurmnode.Cgroups
+	Clock          meter.Clock
+	BootID         string
+	Log            *slog.Logger
 }
 
 // Agent is the meter of a node.

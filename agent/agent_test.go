@@ -301,6 +301,34 @@ func TestADatabaseThatIsAway(t *testing.T) {
 	require.Equal(t, 1, n.log.count("the database takes reports again"))
 }
 
+// A connection that is kept is used again, and replaced if it has gone.
+func TestAConnectionThatIsKept(t *testing.T) {
+	n := newNode(t).withDatabase().start().prolog(7, "0").rounds(1)
+	n.o.KeepConnection = true
+	var w written
+	defer w.close()
+	n.sendTo(&w)
+	first := w.db
+	require.NotNil(t, first)
+	n.rounds(1).sendTo(&w)
+	require.Same(t, first, w.db)
+
+	_ = rows(t, n.dsn, "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity WHERE usename = '"+n.user+"'")
+	n.rounds(1).sendTo(&w)
+	require.Equal(t, []string{"GPU-0 7.0 prolog 30000"}, n.held())
+	require.NotSame(t, first, w.db)
+	require.NotContains(t, n.log.String(), "the database takes no report")
+
+	n.connect = errAway
+	require.NoError(t, w.db.Close(t.Context()))
+	n.rounds(1).sendTo(&w)
+	require.Nil(t, w.db)
+	require.Equal(t, 1, n.log.count("the database takes no report"))
+	n.connect = nil
+	n.sendTo(&w)
+	require.Equal(t, []string{"GPU-0 7.0 prolog 40000"}, n.held())
+}
+
 func TestAClockThatIsFarOff(t *testing.T) {
 	n := newNode(t).withDatabase().start().prolog(7, "0").rounds(1)
 	var w written

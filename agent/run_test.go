@@ -313,22 +313,55 @@ func BenchmarkRound(b *testing.B) {
 	}
 }
 
-// BenchmarkSend is what a report of 8 GPUs costs the database, connections
-// included.
+// BenchmarkSend is what a report of 8 GPUs costs the database, on a connection
+// that is kept and on a new one: the time of its processes is in pg-ms/op.
 func BenchmarkSend(b *testing.B) {
-	dsn := pgtest.DB(b)
-	n := &node{dsn: dsn}
-	for i := 0; b.Loop(); i++ {
+	for _, keep := range []bool{true, false} {
+		b.Run(fmt.Sprintf("keep=%v", keep), func(b *testing.B) { benchmarkSend(b, keep) })
+	}
+}
+
+func benchmarkSend(b *testing.B, keep bool) {
+	b.Helper()
+	const agents = 2000
+	n := &node{dsn: pgtest.DB(b)}
+	before := serverTime(b)
+	db, err := n.connectDB(b.Context())
+	require.NoError(b, err)
+	sent := 0
+	for b.Loop() {
 		r := aReport()
-		r.Node = fmt.Sprintf("n%d", i%100)
+		r.Node = fmt.Sprintf("n%d", sent%agents)
 		for gpu := range 8 {
 			bucket := aBucket(thisHour(), 0)
-			bucket.GPU, bucket.Seq = fmt.Sprintf("GPU-%s-%d", r.Node, gpu), int64(i)
+			bucket.GPU, bucket.Seq = fmt.Sprintf("GPU-%s-%d", r.Node, gpu), int64(sent)
 			r.Buckets = append(r.Buckets, bucket)
 		}
-		db, err := n.connectDB(b.Context())
-		require.NoError(b, err)
+		if !keep {
+			require.NoError(b, db.Close(b.Context()))
+			db, err = n.connectDB(b.Context())
+			require.NoError(b, err)
+		}
 		require.NoError(b, Send(b.Context(), db, r))
-		require.NoError(b, db.Close(b.Context()))
+		sent++
 	}
+	require.NoError(b, db.Close(b.Context()))
+	time.Sleep(100 * time.Millisecond) // for the last processes to be waited for
+	b.ReportMetric(float64((serverTime(b)-before).Milliseconds())/float64(sent), "pg-ms/op")
+}
+
+// serverTime is the CPU time of the database's processes that have ended, one
+// for each connection.
+func serverTime(b *testing.B) time.Duration {
+	b.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pgtest.Server(b).PID()))
+	require.NoError(b, err)
+	fields := strings.Fields(string(text[strings.LastIndex(string(text), ")")+1:]))
+	var ticks int64
+	for _, field := range fields[11:15] { // utime, stime, cutime, cstime
+		n, err := strconv.ParseInt(field, 10, 64)
+		require.NoError(b, err)
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
 }

@@ -16,9 +16,10 @@ import (
 	"gpubudget/agent/tally"
 )
 
-// Database is a connection for one write.
+// Database is a connection.
 type Database interface {
 	executor
+	IsClosed() bool
 	Close(ctx context.Context) error
 }
 
@@ -36,7 +37,8 @@ const (
 
 // written is what the writer knows the database has.
 type written struct {
-	devices int // how often they had changed
+	db      Database // that was kept open; nil: none
+	devices int      // how often they had changed
 	at      time.Duration
 	trouble trouble
 	refused once // open buckets
@@ -49,11 +51,23 @@ func (a *Agent) write(ctx context.Context) {
 		wait := untilTurn(a.o.Node, a.o.WriteInterval, a.o.Clock.Now())
 		select {
 		case <-ctx.Done():
+			w.close()
 			return
 		case <-time.After(wait):
 		}
 		a.writeOnce(ctx, &w)
 	}
+}
+
+// close ends the connection that was kept.
+func (w *written) close() {
+	if w.db == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = w.db.Close(ctx) // what was sent is committed
+	w.db = nil
 }
 
 // untilTurn is how long a node waits for its next turn. Each has its own moment
@@ -73,14 +87,20 @@ func untilTurn(node string, interval time.Duration, now time.Time) time.Duration
 func (a *Agent) lastWrite() {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
-	a.writeOnce(ctx, &written{})
+	var w written
+	a.writeOnce(ctx, &w)
+	w.close()
 }
 
 // writeOnce writes all there is, and tells of how that went.
 func (a *Agent) writeOnce(ctx context.Context, w *written) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
+	kept := w.db != nil
 	err := a.writeAll(ctx, w)
+	if err != nil && kept && w.db == nil {
+		err = a.writeAll(ctx, w) // it may have been closed long ago
+	}
 	now := a.o.Clock.Now()
 	switch {
 	case err == nil:
@@ -99,19 +119,27 @@ func (a *Agent) writeOnce(ctx context.Context, w *written) {
 	w.refused.turn()
 }
 
-// writeAll sends reports until nothing is left.
-func (a *Agent) writeAll(ctx context.Context, w *written) error {
+// writeAll sends reports until nothing is left. The connection is kept for the
+// next time if it is to be: the server's process knows its tables and plans
+// then, which are most of what a write costs.
+func (a *Agent) writeAll(ctx context.Context, w *written) (err error) {
 	a.shared.mu.Lock()
 	report, devices, changed := a.shared.report, a.shared.devices, a.shared.changed
 	a.shared.mu.Unlock()
 	if report.Cluster == "" {
 		return nil // there was no round yet
 	}
-	db, err := a.o.Connect(ctx)
-	if err != nil {
-		return err
+	if w.db == nil {
+		if w.db, err = a.o.Connect(ctx); err != nil {
+			w.db = nil
+			return err
+		}
 	}
-	defer db.Close(context.WithoutCancel(ctx)) //nolint:errcheck // what was sent is committed
+	defer func() {
+		if !a.o.KeepConnection || w.db.IsClosed() {
+			w.close()
+		}
+	}()
 	open := report.Buckets
 	if w.devices != changed || a.o.Clock.Boot()-w.at > devicesEvery {
 		report.GPUs = devices
@@ -128,7 +156,7 @@ func (a *Agent) writeAll(ctx context.Context, w *written) error {
 			report.Buckets = slices.Concat(open, b.Buckets)
 		}
 		report.Agent.Spooled = a.spool.Waiting()
-		if err := a.send(ctx, db, &report, w, len(report.Buckets)-len(b.Buckets)); err != nil {
+		if err := a.send(ctx, w.db, &report, w, len(report.Buckets)-len(b.Buckets)); err != nil {
 			return err
 		}
 		if first {

@@ -40,6 +40,8 @@ type Agent struct {
 	Library string
 	// Metrics is the address at which metrics are served; "" serves none.
 	Metrics string
+	// KeepConnection keeps the connection to the database open between writes.
+	KeepConnection bool
 	// Interval is the time between two looks at the GPUs, WriteInterval that
 	// between two writes to the database; both from 100 ms to a day.
 	Interval, WriteInterval time.Duration
@@ -48,7 +50,7 @@ type Agent struct {
 func defaultAgent() Agent {
 	return Agent{
 		JobsDir: DefaultAgentJobsDir, SpoolDir: DefaultAgentSpoolDir, Socket: DefaultAgentSocket, GresConf: DefaultAgentGresConf,
-		Metrics: DefaultAgentMetrics, Interval: DefaultAgentInterval, WriteInterval: DefaultAgentWriteInterval,
+		Metrics: DefaultAgentMetrics, Interval: DefaultAgentInterval, WriteInterval: DefaultAgentWriteInterval, KeepConnection: true,
 	}
 }
 
@@ -71,6 +73,7 @@ var agentSettings = []setting{
 	{"AgentGresConf", func(c *Conf, v string) error { return setNeededFolder(&c.Agent.GresConf, v) }},
 	{"AgentLibrary", func(c *Conf, v string) error { return setFolder(&c.Agent.Library, v) }},
 	{"AgentMetrics", func(c *Conf, v string) error { return setAddress(&c.Agent.Metrics, v) }},
+	{"AgentKeepConnection", func(c *Conf, v string) error { return setSwitch(&c.Agent.KeepConnection, v) }},
 	{"AgentInterval", func(c *Conf, v string) error { return setInterval(&c.Agent.Interval, v) }},
 	{"AgentWriteInterval", func(c *Conf, v string) error { return setInterval(&c.Agent.WriteInterval, v) }},
 }

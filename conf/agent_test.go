@@ -19,6 +19,7 @@ AgentMappingDir=/var/run/dcgm
 AgentGresConf=/etc/gres-%n.conf
 AgentLibrary=/opt/libnvidia-ml.so.1
 AgentMetrics=localhost:9
+AgentKeepConnection=No
 AgentInterval=2
 AgentWriteInterval=60
 `)
@@ -28,7 +29,7 @@ AgentWriteInterval=60
 		GresConf: "/etc/gres-n8.conf", Library: "/opt/libnvidia-ml.so.1", Metrics: "localhost:9", Interval: 2 * time.Second, WriteInterval: time.Minute,
 	}, c.Agent.ForNode("n8"))
 
-	c, err = Parse("x", "AgentMetrics=no\n")
+	c, err = Parse("x", "AgentMetrics=no\nAgentKeepConnection=yes\n")
 	require.NoError(t, err)
 	want := defaultAgent()
 	want.Metrics = ""

@@ -52,7 +52,7 @@ func TestParseOfNothingGivesTheDefaults(t *testing.T) {
 func TestParseErrors(t *testing.T) {
 	for _, tc := range []struct{ name, text, want string }{
 		{"misspelt key", "\nClutser=a", `g.conf:2: unknown key "Clutser": did you mean Cluster?`},
-		{"foreign key", "PluginDir=/x", `g.conf:1: unknown key "PluginDir": known are Cluster, DSN, RefreshInterval, CalcInterval, SpoolDir, DebugLevel, Shares, FairTreeTies, Shadow, AgentNode, AgentJobsDir, AgentSpoolDir, AgentSocket, AgentMappingDir, AgentGresConf, AgentLibrary, AgentMetrics, AgentInterval, AgentWriteInterval`},
+		{"foreign key", "PluginDir=/x", `g.conf:1: unknown key "PluginDir": known are Cluster, DSN, RefreshInterval, CalcInterval, SpoolDir, DebugLevel, Shares, FairTreeTies, Shadow, AgentNode, AgentJobsDir, AgentSpoolDir, AgentSocket, AgentMappingDir, AgentGresConf, AgentLibrary, AgentMetrics, AgentKeepConnection, AgentInterval, AgentWriteInterval`},
 		{"no equals sign", "Cluster titan", `g.conf:1: "Cluster titan" is not Key=Value`},
 		{"no key", "=titan", `g.conf:1: "=titan" is not Key=Value`},
 		{"no value", "Cluster=", `g.conf:1: Cluster: has no value: give one or remove the line`},

@@ -80,7 +80,7 @@ func (p *program) printConfig(c *cli.Context) error {
 	for _, line := range [][2]string{
 		{"Cluster", config.Cluster}, {"AgentNode", a.Node}, {"AgentJobsDir", a.JobsDir}, {"AgentSpoolDir", a.SpoolDir},
 		{"AgentSocket", a.Socket}, {"AgentMappingDir", a.MappingDir}, {"AgentGresConf", a.GresConf}, {"AgentLibrary", a.Library},
-		{"AgentMetrics", metrics}, {"AgentInterval", seconds(a.Interval)}, {"AgentWriteInterval", seconds(a.WriteInterval)},
+		{"AgentMetrics", metrics}, {"AgentKeepConnection", map[bool]string{true: "yes", false: "no"}[a.KeepConnection]}, {"AgentInterval", seconds(a.Interval)}, {"AgentWriteInterval", seconds(a.WriteInterval)},
 		{"DebugLevel", config.DebugLevel},
 	} {
 		if line[1] == "" {

@@ -66,7 +66,7 @@ func (p *program) options(config conf.Conf) (agent.Options, error) {
 		Cluster: config.Cluster, Node: a.Node, Version: buildVersion(),
 		JobsDir: a.JobsDir, SpoolDir: a.SpoolDir, MappingDir: a.MappingDir, Socket: a.Socket,
 		GresConf: a.GresConf, MIGMinors: "/proc/driver/nvidia-caps/mig-minors",
-		Interval: a.Interval, WriteInterval: a.WriteInterval,
+		Interval: a.Interval, WriteInterval: a.WriteInterval, KeepConnection: a.KeepConnection,
 		Open: func() (agent.Sampler, error) {
 			m, err := meter.Open(meter.Options{Driver: driver, Log: log})
 			if err != nil {
@@ -78,8 +78,7 @@ func (p *program) options(config conf.Conf) (agent.Options, error) {
 	}, nil
 }
 
-// connector opens connections for one write each: thousands of agents that
-// stayed connected would be thousands of processes of the server.
+// connector opens connections to the database.
 func connector(c *cli.Context, config conf.Conf) (func(context.Context) (agent.Database, error), error) {
 	pool, err := conf.PoolConfig(c.String(optDSN), config)
 	if err != nil {

@@ -105,6 +105,7 @@ AgentSocket=`+h.dir+`/sock
 AgentGresConf=`+h.dir+`/gres.conf
 AgentLibrary=`+h.dir+`/libnvidia-ml.so.1
 AgentMetrics=:9838
+AgentKeepConnection=yes
 AgentInterval=10
 AgentWriteInterval=30
 DebugLevel=info
