@@ -122,18 +122,15 @@ func (a *Agent) writeOnce(ctx context.Context, w *written) {
 // writeAll sends reports until nothing is left. The connection is kept for the
 // next time if it is to be: the server's process knows its tables and plans
 // then, which are most of what a write costs.
-func (a *Agent) writeAll(ctx context.Context, w *written) (err error) {
+func (a *Agent) writeAll(ctx context.Context, w *written) error {
 	a.shared.mu.Lock()
 	report, devices, changed := a.shared.report, a.shared.devices, a.shared.changed
 	a.shared.mu.Unlock()
 	if report.Cluster == "" {
 		return nil // there was no round yet
 	}
-	if w.db == nil {
-		if w.db, err = a.o.Connect(ctx); err != nil {
-			w.db = nil
-			return err
-		}
+	if err := a.connect(ctx, w); err != nil {
+		return err
 	}
 	defer func() {
 		if !a.o.KeepConnection || w.db.IsClosed() {
@@ -166,6 +163,19 @@ func (a *Agent) writeAll(ctx context.Context, w *written) (err error) {
 			return err
 		}
 	}
+}
+
+// connect makes sure that there is a connection.
+func (a *Agent) connect(ctx context.Context, w *written) error {
+	if w.db != nil {
+		return nil
+	}
+	db, err := a.o.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	w.db = db
+	return nil
 }
 
 // send sends a report of which the first so many buckets are open ones. If the
