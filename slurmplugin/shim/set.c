@@ -34,7 +34,7 @@ static uint32_t work_out(job_record_t *job, const struct table *table)
 
 static uint32_t ask(job_record_t *job)
 {
-	const struct table *table = table_read();
+	const struct table *table = table_read(job->assoc_id);
 	uint32_t priority;
 
 	if (!table)

@@ -138,8 +138,9 @@ struct table {
 	const struct settings *settings; /* that they were made by */
 	struct owners owners;
 };
-/* NULL before the first. Otherwise it stays until table_done. */
-const struct table *table_read(void);
+/* To work out the priority of a job of this association, 0 if it has none. NULL
+ * before the first. Otherwise it stays until table_done. */
+const struct table *table_read(uint32_t assoc_id);
 void table_done(void);
 /* NULL if the library gives none. */
 struct table *table_make(const struct gpub_engine *e, const struct settings *settings,

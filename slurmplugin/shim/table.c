@@ -13,13 +13,31 @@
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static struct table *in_force;
 
-const struct table *table_read(void)
+static void fetch(const void *from, size_t size)
 {
+	for (size_t i = 0; i < size; i += 64)
+		__builtin_prefetch((const char *)from + i);
+}
+
+/* A thread that submits one job finds nothing of it in its cache: all that it
+ * will look at is to be on its way while it waits for the first of it. */
+const struct table *table_read(uint32_t assoc_id)
+{
+	const struct table *table = __atomic_load_n(&in_force, __ATOMIC_RELAXED);
+
+	if (table)
+		fetch(table, sizeof(*table)); /* an address is all that it is so far */
 	pthread_rwlock_rdlock(&lock);
-	if (in_force)
-		return in_force;
-	pthread_rwlock_unlock(&lock);
-	return NULL;
+	if (!(table = in_force)) {
+		pthread_rwlock_unlock(&lock);
+		return NULL;
+	}
+	if (assoc_id < table->owners.lows)
+		__builtin_prefetch(&table->owners.low[assoc_id]);
+	__builtin_prefetch(table->numbers.qos);
+	__builtin_prefetch(table->numbers.nice);
+	__builtin_prefetch(table->numbers.slots);
+	return table;
 }
 
 void table_done(void)
@@ -31,9 +49,7 @@ void table_free(struct table *table)
 {
 	if (!table)
 		return;
-	free(table->numbers.qos);
-	free(table->numbers.nice);
-	free(table->numbers.slots);
+	free(table->numbers.qos); /* and what lies behind it */
 	owners_free(&table->owners);
 	free(table);
 }
@@ -44,7 +60,7 @@ void table_replace(struct table *by)
 
 	pthread_rwlock_wrlock(&lock);
 	old = in_force;
-	in_force = by;
+	__atomic_store_n(&in_force, by, __ATOMIC_RELAXED);
 	pthread_rwlock_unlock(&lock);
 	table_free(old);
 }
@@ -63,12 +79,18 @@ static bool sound(const struct gpub_table *t)
 	return true;
 }
 
+/* All in one piece: a thread that comes from elsewhere has few pages to find. */
 static bool make_room(struct gpub_table *t)
 {
-	t->qos = calloc(t->qos_count + 1, sizeof(*t->qos));
-	t->nice = calloc(t->nice_count + 1, sizeof(*t->nice));
-	t->slots = calloc(t->slot_count + 1, sizeof(*t->slots));
-	return t->qos && t->nice && t->slots;
+	size_t rises = (size_t)t->qos_count + t->nice_count;
+
+	_Static_assert(sizeof(*t->qos) % _Alignof(struct gpub_slot) == 0, "slots lie behind rises");
+	t->qos = calloc(1, rises * sizeof(*t->qos) + (size_t)t->slot_count * sizeof(*t->slots) + 1);
+	if (!t->qos)
+		return false;
+	t->nice = t->qos + t->qos_count;
+	t->slots = (struct gpub_slot *)(t->nice + t->nice_count);
+	return true;
 }
 
 /* Settings that were read anew in the midst of the pass belong to the next. */
