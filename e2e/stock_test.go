@@ -4,17 +4,21 @@ package e2e
 
 import (
 	"context"
+	"encoding/binary"
 	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"gpubudget/internal/testcluster"
@@ -22,7 +26,6 @@ import (
 
 var (
 	stockSeed   = flag.Int64("stock.seed", 1, "seed of the comparison with priority/multifactor; 0: of the clock")
-	stockSlow   = flag.Bool("stock.slow", false, "compare DEPTH_OBLIVIOUS as well, for which stock Slurm needs more than a minute")
 	stockRounds = flag.Int("stock.rounds", 2, "how many random settings it tries beside the fixed ones")
 )
 
@@ -44,32 +47,81 @@ type comparison struct {
 	users    []string
 	members  map[string][]string // accounts of a user
 	base     string              // slurm.conf without what is compared
-	gone     map[string]bool     // ids of jobs that only one of the plugins has seen pending
+	plugin   string              // the one that is running
+	classic  bool                // that is what it was started with
+	passes   *passes
+	gone     map[string]bool // ids of jobs that only one of the plugins has seen pending
+	line     []planned       // what startOrder submits
+	began    time.Time
 }
 
-// With Shares=slurm everything that sprio, sshare and squeue show of a queue is
-// what they show under priority/multifactor, to the last digit, whatever the
-// PriorityFlags: the same slurmctld state, of random accounts, usage and jobs,
-// is looked at by each in turn.
+// With Shares=slurm everything that sprio, sshare, squeue and scontrol show of a
+// queue is what they show under priority/multifactor, to the last digit,
+// whatever the PriorityFlags; jobs get the same priorities when they are
+// submitted and altered, and start in the same order: the same slurmctld state,
+// of random accounts, usage and jobs, is looked at by each in turn.
 func TestSharesFromSlurmEqualStock(t *testing.T) {
 	seed := *stockSeed
 	if seed == 0 {
 		seed = time.Now().UnixNano()
 	}
-	t.Logf("go test ./e2e -run %s -args -stock.seed=%d", t.Name(), seed)
+	t.Logf("go test ./e2e -run %s -args -stock.seed=%d -stock.rounds=%d", t.Name(), seed, *stockRounds)
+	s := startComparison(t, rand.New(rand.NewPCG(uint64(seed), 0)))
+	s.plant()
+	s.use()
+	s.freeze()
+	s.queue()
+	s.planLine()
+	plain, accruing := s.settings()
+	s.t.Logf("set up in %v", time.Since(s.began).Round(time.Second))
+
+	// When ACCRUE_ALWAYS goes again slurmctld has ages count anew, so what has
+	// it comes last, and the plugin that came first comes second there.
+	s.start(testcluster.Multifactor, atRest)
+	stockOrder := s.startOrder()
+	stock := s.looks(plain)
+	s.start(testcluster.Gpubudget, atRest)
+	oursOrder := s.startOrder()
+	ours := s.looks(plain)
+	anew := accruing[0].anew()
+	s.configure(anew)
+	ours = append(ours, s.looks(accruing)...)
+	s.start(testcluster.Multifactor, anew)
+	s.configure(anew)
+	stock = append(stock, s.looks(accruing)...)
+
+	for i, set := range slices.Concat(plain, accruing) {
+		s.compare(set, stock[i], ours[i])
+	}
+	assert.Equal(t, stockOrder, oursOrder, "order in which jobs start")
+	s.meter(testcluster.Multifactor)
+	s.meter(testcluster.Gpubudget)
+}
+
+func startComparison(t *testing.T, random *rand.Rand) *comparison {
+	t.Helper()
+	began := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), stockTimeout)
-	defer cancel()
+	t.Cleanup(cancel)
 	users := []string{"gpub_u1", "gpub_u2", "gpub_u3", "gpub_u4", "gpub_u5", "gpub_u6"}
+	passes := newPasses(t)
 	c, err := testcluster.Start(ctx, testcluster.Options{
-		Nodes: 2, Users: users, Slurmdbd: true, Priority: testcluster.Gpubudget, Conf: map[string]string{"Shares": "slurm"},
+		Nodes: 3, Users: users, Slurmdbd: true, Priority: testcluster.Gpubudget, Conf: map[string]string{"Shares": "slurm"},
+		SlurmctldEnv: passes.environment(),
 		SlurmConf: []string{
-			`PartitionName=short Nodes=ALL MaxTime=10 PriorityJobFactor=10 TRESBillingWeights="CPU=2,GRES/gpu=0.7" State=UP`,
+			`PartitionName=short Nodes=n[1-2] MaxTime=10 PriorityJobFactor=10 TRESBillingWeights="CPU=2,GRES/gpu=0.7" State=UP`,
 			"PartitionName=urgent Nodes=n1 MaxTime=5 PriorityTier=5 PriorityJobFactor=7 State=UP",
 			"PartitionName=zero Nodes=n2 PriorityJobFactor=0 State=UP",
+			"PartitionName=alone Nodes=n1 State=UP",
+			"PartitionName=line Nodes=n3 PriorityJobFactor=3 State=UP",
+			"PartitionName=line-fast Nodes=n3 PriorityJobFactor=9 State=UP",
+			"PartitionName=line-first Nodes=n3 PriorityTier=9 State=UP",
+			`PartitionName=line-weighed Nodes=n3 TRESBillingWeights="CPU=2,GRES/gpu=0.7" State=UP`,
 			"PriorityDecayHalfLife=0", "PriorityUsageResetPeriod=YEARLY", "PriorityMaxAge=0", "MinJobAge=300", "PriorityCalcPeriod=1",
 			"PriorityWeightJobSize=7001", "PriorityWeightPartition=3003", "PriorityWeightAssoc=5005",
 			"PriorityWeightTRES=cpu=1500,gres/gpu=2700,node=11",
 			"AccountingStorageEnforce=associations,limits,qos,safe",
+			"SlurmctldDebug=debug",
 		},
 	})
 	require.NoError(t, err)
@@ -79,250 +131,163 @@ func TestSharesFromSlurmEqualStock(t *testing.T) {
 		}
 		require.NoError(t, c.Stop())
 	})
-	s := &comparison{scenario: &scenario{Cluster: c, t: t, ctx: ctx}, rand: rand.New(rand.NewPCG(uint64(seed), 0)), users: users, gone: map[string]bool{}}
+	s := &comparison{
+		scenario: &scenario{Cluster: c, t: t, ctx: ctx},
+		rand:     random, users: users, passes: passes, plugin: testcluster.Gpubudget, gone: map[string]bool{}, began: began,
+	}
 	s.readBase()
-	s.plant()
-	s.use()
-	s.freeze()
-	s.queue()
-	for _, set := range append(settings(), s.randomSettings(*stockRounds)...) {
-		s.compare(set)
-	}
+	return s
 }
-
-// setting is one way to configure Slurm's priorities.
-type setting struct {
-	name  string
-	lines []string
-	// ages is set where ages go on: then their columns are not compared to the
-	// digit.
-	ages bool
-	// stockNeeds is how long stock Slurm works with what it hasn't worked out
-	// yet: with DEPTH_OBLIVIOUS, for one PriorityCalcPeriod, it adds up usage
-	// of siblings that is still unknown.
-	stockNeeds time.Duration
-}
-
-func settings() []setting {
-	all := []setting{
-		{name: "defaults"},
-		{name: "ages", ages: true, lines: []string{"PriorityMaxAge=7-0", "PriorityWeightAge=604800"}},
-		{name: "classic", lines: []string{"PriorityFlags=NO_FAIR_TREE"}},
-		{name: "raw factors, small first", lines: []string{
-			"PriorityFlags=NO_NORMAL_ALL", "PriorityFavorSmall=YES", "PriorityWeightTRES=cpu=1.5,gres/gpu=0.25",
-		}},
-		{name: "relative to time, running too", lines: []string{"PriorityFlags=SMALL_RELATIVE_TO_TIME,CALCULATE_RUNNING"}},
-		{name: "never less", lines: []string{"PriorityFlags=INCR_ONLY", "PriorityWeightFairshare=1000"}},
-		// When this flag goes again, slurmctld has ages count anew: the last.
-		{name: "classic, damped, accruing", lines: []string{"PriorityFlags=NO_FAIR_TREE,ACCRUE_ALWAYS", "FairShareDampeningFactor=3"}},
-	}
-	if *stockSlow {
-		all = append(all, setting{
-			name: "depth oblivious", stockNeeds: 65 * time.Second,
-			lines: []string{"PriorityFlags=NO_FAIR_TREE,DEPTH_OBLIVIOUS"},
-		})
-	}
-	return all
-}
-
-func (s *comparison) randomSettings(n int) (sets []setting) {
-	for range n {
-		var flags []string
-		for _, flag := range []string{
-			"ACCRUE_ALWAYS", "CALCULATE_RUNNING", "NO_FAIR_TREE", "INCR_ONLY", "MAX_TRES", "NO_NORMAL_ASSOC",
-			"NO_NORMAL_PART", "NO_NORMAL_QOS", "NO_NORMAL_TRES", "SMALL_RELATIVE_TO_TIME",
-		} {
-			if s.rand.IntN(2) == 0 {
-				flags = append(flags, flag)
-			}
-		}
-		lines := []string{"PriorityFavorSmall=" + pick(s.rand, "YES", "NO")}
-		if len(flags) > 0 {
-			lines = append(lines, "PriorityFlags="+strings.Join(flags, ","))
-		}
-		for _, kind := range []string{"Age", "Assoc", "Fairshare", "JobSize", "Partition", "QOS"} {
-			lines = append(lines, fmt.Sprintf("PriorityWeight%s=%d", kind, s.rand.IntN(2)*s.rand.IntN(1_000_000)))
-		}
-		if s.rand.IntN(3) == 0 {
-			lines = append(lines, "PriorityWeightTRES=")
-		}
-		sets = append(sets, setting{name: strings.Join(lines, " "), lines: lines})
-	}
-	return sets
-}
-
-func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 
 func (s *comparison) readBase() {
 	s.t.Helper()
 	text, err := os.ReadFile(s.SlurmConf())
 	require.NoError(s.t, err)
-	s.base = string(text)
+	const all, own = "PartitionName=gpu Nodes=ALL", "PartitionName=gpu Nodes=n[1-2]"
+	require.Contains(s.t, string(text), all)
+	s.base = strings.Replace(string(text), all, own, 1) // n3 is the line's
+	require.NoError(s.t, os.WriteFile(s.SlurmConf(), []byte(s.base), 0o600))
 	require.NoError(s.t, os.WriteFile(s.Conf(), []byte(likeStock), 0o600))
+	s.exec("root", "scontrol", "reconfigure")
 }
 
-// plant makes a random tree of accounts and users, QOS and limits.
-func (s *comparison) plant() {
-	s.t.Helper()
-	var text strings.Builder
-	text.WriteString("Cluster - 'gpub':Fairshare=1\nParent - 'root'\nUser - 'root':DefaultAccount='root':AdminLevel='Administrator':Fairshare=1\n")
-	parents := []string{"root"}
-	for i := range 9 {
-		name := fmt.Sprintf("acct%d", i)
-		fmt.Fprintf(&text, "Parent - '%s'\nAccount - '%s':Description='x':Organization='x':Fairshare=%s\n",
-			pick(s.rand, parents...), name, pick(s.rand, "1", "1", "2", "3", "5", "10", "0", "parent"))
-		parents = append(parents, name)
-	}
-	s.accounts = parents[1:]
-	s.members = map[string][]string{}
-	for i, user := range s.users {
-		places := s.rand.Perm(len(s.accounts))[:2+i%3]
-		for n, place := range places {
-			name := s.accounts[place]
-			s.members[user] = append(s.members[user], name)
-			fmt.Fprintf(&text, "Parent - '%s'\nUser - '%s'", name, user)
-			if n == 0 {
-				fmt.Fprintf(&text, ":DefaultAccount='%s'", name)
-			}
-			fmt.Fprintf(&text, ":Fairshare=%s:Priority=%d\n", pick(s.rand, "1", "1", "1", "2", "7", "0", "parent"), s.rand.IntN(50))
-		}
-	}
-	file := s.Dir() + "/etc/random-accounts"
-	require.NoError(s.t, os.WriteFile(file, []byte(text.String()), 0o600))
-	s.sacctmgr("load", "file="+file)
-	s.sacctmgr("add", "qos", "high", "priority=100")
-	s.sacctmgr("add", "qos", "low", "priority=7")
-	s.sacctmgr("add", "qos", "free", "priority=50", "usagefactor=0")
-	s.sacctmgr("add", "qos", "starved", "priority=20", "usagethreshold=0.9", "flags=EnforceUsageThreshold")
-	s.sacctmgr("add", "qos", "full", "priority=30", "grptresmins=cpu=1")
-	s.sacctmgr("modify", "account", "where", "name=root", "set", "qos+=high,low,free,starved,full")
-	first := s.users[0]
-	s.sacctmgr("add", "user", first, "account="+s.members[first][0], "partition=short", "fairshare=4")
-	s.sacctmgr("modify", "account", "where", "name="+s.members[s.users[1]][0], "set", "grptresmins=gres/gpu=0")
-	s.sacctmgr("modify", "user", "where", "name="+s.users[2], "account="+s.members[s.users[2]][1], "set", "maxjobs=0")
+// passes has stock Slurm recalculate when it is asked to, and not only once in a
+// PriorityCalcPeriod, which is a minute at least.
+type passes struct {
+	library, path string
+	file          *os.File
+	asked         uint32
 }
 
-func (s *comparison) sacctmgr(args ...string) {
-	s.t.Helper()
-	s.exec("root", "sacctmgr", append([]string{"--immediate"}, args...)...)
+func newPasses(t *testing.T) *passes {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, os.Chmod(filepath.Dir(dir), 0o755)) // slurmctld's user reads it
+	p := &passes{library: filepath.Join(dir, "passes.so"), path: filepath.Join(dir, "passes")}
+	out, err := exec.CommandContext(t.Context(), "gcc", "-O2", "-shared", "-fPIC", "-o", p.library, "testdata/passes.c").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	p.file, err = os.Create(p.path)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.file.Close()) })
+	require.NoError(t, p.file.Truncate(8))
+	require.NoError(t, p.file.Chmod(0o666)) // slurmctld writes to it
+	return p
 }
 
-// use runs jobs of random sizes for a few seconds.
-func (s *comparison) use() {
-	s.t.Helper()
-	for range 14 {
-		user := pick(s.rand, s.users...)
-		_, err := s.Sbatch(s.ctx, user, "--account="+pick(s.rand, s.members[user]...), "--time=1",
-			fmt.Sprintf("--cpus-per-task=%d", 1+s.rand.IntN(4)), fmt.Sprintf("--gpus=%d", s.rand.IntN(3)),
-			"--partition="+pick(s.rand, "gpu", "short"), fmt.Sprintf("--wrap=sleep %d", 1+s.rand.IntN(3)))
-		require.NoError(s.t, err)
-	}
-	deadline := time.Now().Add(15 * time.Second)
-	s.wait("the jobs to have run", func() bool {
-		rows := s.rows("squeue", "--noheader", "--states=all", "--format=%t|%r")
-		return !slices.ContainsFunc(rows, func(row []string) bool {
-			return row[0] == "R" || row[0] == "CG" || row[0] == "PD" && !strings.HasPrefix(row[1], "Assoc") && time.Now().Before(deadline)
-		})
-	})
-	require.NoError(s.t, s.CancelAll(s.ctx))
+func (p *passes) environment() []string {
+	return []string{"LD_PRELOAD=" + p.library, "GPUB_PASSES=" + p.path}
 }
 
-// freeze leaves one job running, which is charged for nothing, and lets no other
-// begin.
-func (s *comparison) freeze() {
-	s.t.Helper()
-	user := s.users[3]
-	id, err := s.Sbatch(s.ctx, user, "--account="+s.members[user][0], "--qos=free", "--cpus-per-task=3", "--job-name=running", "--wrap=sleep 1000")
-	require.NoError(s.t, err)
-	s.waitState(id, "R")
-	s.exec("root", "scontrol", "update", "nodename="+strings.Join(s.Nodes(), ","), "state=drain", "reason=frozen")
+// ask has a pass begin; done tells whether it has ended.
+func (p *passes) ask() error {
+	p.asked++
+	_, err := p.file.WriteAt(binary.NativeEndian.AppendUint32(nil, p.asked), 0)
+	return err
 }
 
-// queue submits jobs of all kinds.
-func (s *comparison) queue() {
-	s.t.Helper()
-	u, acct := s.users, func(i, n int) string { return "--account=" + s.members[s.users[i]][n] }
-	s.job(u[0], "part-assoc", acct(0, 0), "--partition=short")
-	s.job(u[0], "multi", acct(0, 1), "--partition=zero,short,urgent,gpu", "--time=3", "--gpus=1")
-	s.job(u[1], "limited", acct(1, 0), "--gpus=2")
-	s.job(u[2], "maxjobs", acct(2, 1))
-	s.job(u[2], "held", acct(2, 0), "--hold")
-	s.job(u[3], "array", acct(3, 1), "--array=1-4%2", "--nice=17")
-	s.job(u[3], "starved", acct(3, 0), "--qos=starved")
-	s.job(u[4], "full", acct(4, 0), "--qos=full")
-	s.job(u[4], "nice", acct(4, 1), "--nice=1000000000") // priority 1
-	s.job(u[4], "multi-nice", acct(4, 1), "--nice=1000000000", "--partition=gpu,short", "--time=2")
-	s.job(u[5], "later", acct(5, 0), "--begin=now+1hour")
-	before := s.job(u[5], "before", acct(5, 1), "--qos=high")
-	s.job(u[5], "after", acct(5, 1), "--dependency=afterok:"+number0(before))
-	_, err := s.Sbatch(s.ctx, u[5], "--job-name=het", acct(5, 0), "--ntasks=3", "--time=9", ":", "--ntasks=1", "--gpus=3", "--wrap=true")
-	require.NoError(s.t, err)
-	byHand := s.job(u[1], "by-hand", acct(1, 1))
-	s.exec("root", "scontrol", "update", "job", number0(byHand), "priority=12345")
-	for i := range 20 {
-		s.randomJob(fmt.Sprintf("job%d", i))
-	}
-	s.waitAccruing()
+func (p *passes) done() bool {
+	var number [4]byte
+	_, err := p.file.ReadAt(number[:], 4)
+	return err == nil && binary.NativeEndian.Uint32(number[:]) == p.asked
 }
 
-// waitAccruing waits until the scheduler has begun to count the age of all jobs
-// whose age it will.
-func (s *comparison) waitAccruing() {
-	s.t.Helper()
-	const quiet = 3 * time.Second // longer than bf_interval
-	missing, since := -1, time.Now()
-	s.wait("the jobs' ages to count", func() bool {
-		if now := strings.Count(s.exec("root", "scontrol", "show", "jobs"), "AccrueTime=Unknown"); now != missing {
-			missing, since = now, time.Now()
-		}
-		return time.Since(since) > quiet
-	})
-}
-
-func (s *comparison) job(user, name string, args ...string) uint32 {
-	s.t.Helper()
-	args = append([]string{"--job-name=" + name, "--wrap=sleep 1"}, args...)
-	id, err := s.Sbatch(s.ctx, user, args...)
-	require.NoError(s.t, err)
-	return id
-}
-
-func (s *comparison) randomJob(name string) {
-	s.t.Helper()
-	user := pick(s.rand, s.users...)
-	account := pick(s.rand, s.members[user]...)
-	partition := pick(s.rand, "gpu", "gpu", "short", "gpu,short", "short,gpu")
-	if account == s.members[s.users[0]][0] {
-		partition = "gpu" // Slurm refuses several where an association is of one
-	}
-	args := []string{
-		"--account=" + account, "--partition=" + partition, "--qos=" + pick(s.rand, "normal", "normal", "high", "low", "free"),
-		fmt.Sprintf("--nodes=%d", 1+s.rand.IntN(2)), fmt.Sprintf("--ntasks=%d", 2+s.rand.IntN(6)),
-		fmt.Sprintf("--cpus-per-task=%d", 1+s.rand.IntN(2)), fmt.Sprintf("--nice=%d", s.rand.IntN(3)*s.rand.IntN(2000)),
-		fmt.Sprintf("--gpus=%d", s.rand.IntN(2)*(2+s.rand.IntN(7))),
-	}
-	if s.rand.IntN(2) == 0 {
-		args = append(args, fmt.Sprintf("--time=%d", 1+s.rand.IntN(9)))
-	}
-	s.job(user, name, args...)
-}
-
-// compare looks at the queue under both plugins.
-func (s *comparison) compare(set setting) {
+// start starts slurmctld with a plugin.
+func (s *comparison) start(plugin string, set setting) {
 	s.t.Helper()
 	began := time.Now()
-	stock := s.look(testcluster.Multifactor, set)
+	s.plugin = plugin
+	s.restart(set)
+	s.t.Logf("%s: started in %v", plugin, time.Since(began).Round(100*time.Millisecond))
+}
+
+func (s *comparison) restart(set setting) {
+	s.t.Helper()
+	require.NoError(s.t, s.StopSlurmctld())
+	s.writeConf(set)
+	require.NoError(s.t, s.StartSlurmctld(s.ctx))
+	s.classic = set.classic()
+}
+
+// looks has slurmctld go by one setting after the other.
+func (s *comparison) looks(sets []setting) (all []map[string]string) {
+	s.t.Helper()
+	for _, set := range sets {
+		began := time.Now()
+		if set.classic() != s.classic {
+			s.restart(set) // until then stock Slurm goes by the other's shares
+		}
+		s.configure(set)
+		seen := s.settle(set)
+		seen["submitted"] = s.submitFresh(set)
+		all = append(all, seen)
+		s.t.Logf("%s: %s: looked at in %v", s.plugin, set.name, time.Since(began).Round(100*time.Millisecond))
+	}
+	return all
+}
+
+func (s *comparison) writeConf(set setting) {
+	s.t.Helper()
+	lines := append([]string{"PriorityType=priority/" + s.plugin, "PriorityParameters=gpubudget_conf=" + s.Conf()}, set.lines...)
+	require.NoError(s.t, os.WriteFile(s.SlurmConf(), []byte(withLines(s.base, lines)), 0o600))
+}
+
+// configure has slurmctld go by a setting, and all priorities worked out by it.
+func (s *comparison) configure(set setting) {
+	s.t.Helper()
+	const ourPass = "gpubudget: pass of"
 	mark := s.logLength()
-	ours := s.look(testcluster.Gpubudget, set)
-	require.Empty(s.t, s.logLines(mark, "error: gpubudget"), set.name)
-	require.Equal(s.t, stock["submitted"], ours["submitted"], "priorities of new jobs with %q", set.name)
+	s.writeConf(set)
+	s.exec("root", "scontrol", "reconfigure")
+	if set.alter {
+		defer s.schedule() // by what the pass has left
+	}
+	if s.plugin == testcluster.Gpubudget {
+		// It recalculates by itself, within no time.
+		s.wait("a pass", func() bool { return len(s.logLines(mark, ourPass)) > 0 })
+		require.Empty(s.t, s.logLines(mark, "error: gpubudget"), set.name)
+		return
+	}
+	time.Sleep(100 * time.Millisecond) // the plugin may hear of it after scontrol does
+	if set.has("ACCRUE_ALWAYS") {
+		// It takes ages from the record, which has none until the scheduler
+		// has looked at the job.
+		s.wait("ages to count", func() bool {
+			return !strings.Contains(s.exec("root", "squeue", "--noheader", "--states=PENDING", "--Format=AccrueTime"), "N/A")
+		})
+	}
+	for n := range set.passes() {
+		if n > 0 {
+			time.Sleep(1050 * time.Millisecond)
+		}
+		s.recalculate()
+	}
+}
+
+// schedule has the main scheduler look at the whole queue.
+func (s *comparison) schedule() {
+	s.t.Helper()
+	mark := s.logLength()
+	s.exec("root", "scancel", number0(s.job("root", "nudge", "--hold")))
+	s.wait("the main scheduler", func() bool { return len(s.logLines(mark, "Running job scheduler")) > 0 })
+}
+
+// recalculate has stock Slurm recalculate.
+func (s *comparison) recalculate() {
+	s.t.Helper()
+	require.NoError(s.t, s.passes.ask())
+	s.wait("a pass", s.passes.done)
+}
+
+// compare compares what was seen under both plugins.
+func (s *comparison) compare(set setting, stock, ours map[string]string) {
+	s.t.Helper()
+	assert.Equal(s.t, stock["submitted"], ours["submitted"], "priorities of new and of altered jobs with %q", set.name)
 	for _, view := range views {
-		require.Equal(s.t, stock[view.name], ours[view.name], "%s with %q", view.name, set.name)
+		assert.Equal(s.t, stock[view.name], ours[view.name], "%s with %q", view.name, set.name)
 	}
 	if set.ages {
 		s.compareAges(stock["ages"], ours["ages"])
 	}
-	s.t.Logf("%-12s as stock after %v", set.name, time.Since(began).Round(100*time.Millisecond))
 }
 
 // compareAges checks that all jobs have aged by the same time between the two
@@ -356,6 +321,7 @@ var views = []struct {
 	name string
 	ages bool // shows ages
 	args []string
+	skip *regexp.Regexp // lines of what has been rather than is
 }{
 	{name: "sprio -l", ages: true, args: []string{"sprio", "--long"}},
 	{name: "sprio -n", ages: true, args: []string{"sprio", "--norm"}},
@@ -363,35 +329,9 @@ var views = []struct {
 	{name: "factors", args: []string{"sprio", "--noheader", "--format=%i |%r|%u|%B|%b|%F|%f|%J|%j|%P|%p|%Q|%q|%N|%S|%T|%t"}},
 	{name: "sshare -l", args: []string{"sshare", "--all", "--long", "--parsable", "--partition"}},
 	{name: "sshare", args: []string{"sshare", "--all", "--partition"}},
-	{name: "squeue", ages: true, args: []string{"squeue", "--noheader", "--priority", "--sort=-p,j,i", "--format=%j|%i|%P|%Q|%p|%t|%r"}},
+	{name: "scontrol show assoc_mgr", args: []string{"scontrol", "show", "assoc_mgr", "flags=assoc,qos,users"}, skip: regexp.MustCompile("^      ")},
+	{name: "squeue", ages: true, args: []string{"squeue", "--noheader", "--states=PENDING", "--priority", "--sort=-p,j,i", "--format=%j|%i|%P|%Q|%p|%t|%r"}},
 	{name: "reasons", args: []string{"squeue", "--noheader", "--sort=i", "--format=%j|%i|%t|%r"}},
-}
-
-// look starts slurmctld with a plugin and returns all views, and one of jobs
-// submitted to it.
-func (s *comparison) look(plugin string, set setting) map[string]string {
-	s.t.Helper()
-	require.NoError(s.t, s.StopSlurmctld())
-	lines := append([]string{"PriorityType=priority/" + plugin, "PriorityParameters=gpubudget_conf=" + s.Conf()}, set.lines...)
-	require.NoError(s.t, os.WriteFile(s.SlurmConf(), []byte(withLines(s.base, lines)), 0o600))
-	require.NoError(s.t, s.StartSlurmctld(s.ctx))
-
-	seen := s.settle(set)
-	if plugin == testcluster.Multifactor && set.stockNeeds > 0 {
-		time.Sleep(set.stockNeeds)
-		seen = s.settle(set)
-	}
-	fresh := []uint32{
-		s.job(s.users[0], "fresh1", "--account="+s.members[s.users[0]][0], "--qos=high", "--gpus=1"),
-		s.job(s.users[1], "fresh2", "--account="+s.members[s.users[1]][1], "--nice=3", "--partition=gpu,short", "--time=1"),
-		s.job(s.users[2], "fresh3", "--account="+s.members[s.users[2]][0], "--exclusive"),
-	}
-	for _, id := range fresh {
-		seen["submitted"] += fmt.Sprintln(s.rows("squeue", "--noheader", "--priority", "--sort=P", "--jobs="+number0(id), "--format=%j|%P|%Q"))
-		s.exec("root", "scancel", number0(id))
-		s.gone[number0(id)] = true
-	}
-	return seen
 }
 
 // settle waits until all views stay the same.
@@ -411,13 +351,25 @@ func (s *comparison) settle(set setting) map[string]string {
 
 func (s *comparison) views(set setting) map[string]string {
 	s.t.Helper()
-	seen := map[string]string{}
+	const end = "end of view"
+	var script strings.Builder
 	for _, view := range views {
+		fmt.Fprintf(&script, "'%s' && echo %s\n", strings.Join(view.args, "' '"), end)
+	}
+	shown := strings.Split(s.exec("root", "sh", "-ec", script.String()), end+"\n")
+	require.Len(s.t, shown, len(views)+1)
+	seen := map[string]string{}
+	for i, view := range views {
 		if set.ages && view.ages {
 			continue
 		}
-		for line := range strings.Lines(s.exec("root", view.args[0], view.args[1:]...)) {
-			if id, _, _ := strings.Cut(strings.TrimLeft(line, " "), " "); !s.gone[id] {
+		for line := range strings.Lines(shown[i]) {
+			if id, _, _ := strings.Cut(strings.TrimLeft(line, " "), " "); !s.gone[id] && (view.skip == nil || !view.skip.MatchString(line)) {
+				line = waits.ReplaceAllString(line, "waits")
+				if !set.alter {
+					// It says how the pass before left it.
+					line = strings.Replace(line, "QOSUsageThreshold", "waits", 1)
+				}
 				seen[view.name] += line
 			}
 		}
@@ -428,6 +380,11 @@ func (s *comparison) views(set setting) map[string]string {
 	}
 	return seen
 }
+
+// waits are reasons of the schedulers': which of them a job has depends on
+// whether the main or the backfill scheduler has looked at it last, in which of
+// its partitions, and after whom. What comes of it is compared by startOrder.
+var waits = regexp.MustCompile(`(?m)(None|Priority|Resources|ReqNodeNotAvail.*|Nodes required for job are .*)$`)
 
 // withoutTwins drops the lines of jobs that have several, one for each of their
 // partitions: the priority that squeue shows in all of them is that in the

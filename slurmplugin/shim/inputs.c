@@ -77,12 +77,21 @@ static bool read_parts(const struct settings *settings, struct arena *arena, con
 	return ok;
 }
 
-/* An age that lies in the future hasn't begun to count, but it is none either. */
-static int64_t age(const struct job_details *details, time_t now)
+/*
+ * An age that lies in the future hasn't begun to count, but it is none either.
+ * With ACCRUE_ALWAYS it counts from the submission on. The scheduler notes that
+ * when it has seen the job, and a reconfigure takes the note away: a pass that
+ * follows at once must not take the age away.
+ */
+static int64_t age(const struct job_details *details, uint32_t flags, time_t now)
 {
-	if (!details || details->accrue_time <= 0)
+	time_t since = details ? details->accrue_time : 0;
+
+	if (details && !since && flags & GPUB_FLAG_ACCRUE_ALWAYS && details->submit_time < now)
+		since = details->submit_time;
+	if (since <= 0)
 		return -1;
-	return now > details->accrue_time ? now - details->accrue_time : 0;
+	return now > since ? now - since : 0;
 }
 
 static void read_size(const job_record_t *job, struct score_job *out)
@@ -107,7 +116,7 @@ bool read_inputs(const struct settings *settings, struct arena *arena, const job
 	const slurmdb_qos_rec_t *qos = job->qos_ptr;
 
 	*out = (struct score_job){
-		.age = age(job->details, now),
+		.age = age(job->details, weights->flags, now),
 		.nice = (int64_t)(job->details ? job->details->nice : NICE_OFFSET) - NICE_OFFSET,
 		.site = (int64_t)job->site_factor - NICE_OFFSET,
 		.partition = weights->partition ? part_factor(job->part_ptr, weights->flags) : 0,
