@@ -65,6 +65,7 @@ func testExitCodes(t *testing.T) {
 		{`gpubudget --dsn "$GPUBUDGET_TEST_DSN" share set vision 101`, 1, "more than 100%"},
 		{`gpubudget --dsn "$GPUBUDGET_TEST_DSN" ledger -nP > /dev/full`, 1, "no space left on device"},
 		{`SLURM_CONF=/nonexistent gpubudget --dsn "$GPUBUDGET_TEST_DSN" explain 12`, 1, "job 12 can't be explained: run squeue: SLURM_CONF: stat /nonexistent: no such file or directory: try where squeue works"},
+		{`gpubudget --conf <(echo Shares=slurm) explain 12`, 1, "says Shares=slurm, so its priority goes by Slurm's own shares: see sprio -l -j 12 and sshare -l"},
 		{`PATH=$(dirname "$(command -v gpubudget)") gpubudget --dsn "$GPUBUDGET_TEST_DSN" explain 12_3`, 1, "squeue is not on the PATH"},
 		{`SLURM_CONF=/nonexistent gpubudget --dsn "$GPUBUDGET_TEST_DSN" explain vision -nP`, 0, "path|vision||30%|30%|0.00|0.00|"},
 		{`SUDO_USER=ann gpubudget --dsn "$GPUBUDGET_TEST_DSN" -Q share set vision 31 && gpubudget --dsn "$GPUBUDGET_TEST_DSN" ledger --actor ann -nP`, 0, "|ann|share_set|vision||share 31%|"},

@@ -55,6 +55,9 @@ func (p *program) explain(c *cli.Context) error {
 	if array, _, several := strings.Cut(word, "_["); several {
 		return misuse(c, "%q is several tasks of an array: name one, as in %s_1, or the array", word, array)
 	}
+	if err := refuseSlurmShares(c, word); err != nil {
+		return err
+	}
 	return p.withDatabase(c, func(db *database) error {
 		cluster, err := db.cluster(c)
 		if err != nil {
@@ -81,6 +84,16 @@ func (p *program) explain(c *cli.Context) error {
 		p.warnOfAge(db, found.record)
 		return p.printFinding(c, found)
 	})
+}
+
+// refuseSlurmShares refuses a job whose priority the ledger has no part in. There
+// may be no database at all then.
+func refuseSlurmShares(c *cli.Context, word string) error {
+	config, err := conf.Load(c.String(optConf))
+	if err != nil || config.Shares != conf.SharesSlurm || !queue.IsJob(word) {
+		return err
+	}
+	return fmt.Errorf("job %s: %s says Shares=slurm, so its priority goes by Slurm's own shares: see sprio -l -j %s and sshare -l", word, config.Path, word)
 }
 
 // pieces is into how many pieces the usage of the window is split in any case,
@@ -188,9 +201,6 @@ func queued(rec *report.Record, s explain.Subject) bool {
 func (p *program) readQueue(c *cli.Context, db *database, word string) (*queue.Queue, error) {
 	if !queue.IsJob(word) {
 		return nil, nil //nolint:nilnil // nothing is asked for, and nothing is wrong
-	}
-	if db.conf.Shares == conf.SharesSlurm {
-		return nil, fmt.Errorf("job %s: %s says Shares=slurm, so its priority goes by Slurm's own shares: see sprio -l -j %s and sshare -l", word, db.conf.Path, word)
 	}
 	q, err := queue.Read(c.Context, p.slurm)
 	if err != nil {
