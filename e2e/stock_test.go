@@ -29,8 +29,9 @@ var (
 	stockRounds = flag.Int("stock.rounds", 2, "how many random settings it tries beside the fixed ones")
 )
 
-// stockTimeout bounds the comparison; it takes a quarter of that.
-const stockTimeout = 5 * time.Minute
+// stockTimeout bounds the comparison. It takes an eighth of that if the machine
+// has nothing else to do.
+const stockTimeout = 10 * time.Minute
 
 // likeStock is gpubudget.conf of a site that goes by Slurm's shares to the
 // letter, has no database and recalculates as seldom as Slurm does.
