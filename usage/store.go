@@ -59,3 +59,7 @@ func stored(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() 
 func text(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
+
+// DB is what the store works on: within Snapshot the transaction that sees one
+// state of the database, for who reads other tables beside.
+func (s *Store) DB() DB { return s.db }
