@@ -517,9 +517,7 @@ func (l *limits) blockHet() {
 	time.Sleep(3 * time.Second) // until it has been tried on once more
 	for _, s := range l.sides {
 		if s.stock() { // what it may use isn't always taken back
-			for _, key := range l.keys(piece{account: "cpu", user: lim1, qos: "normal"}) {
-				s.also.unsteady = append(s.also.unsteady, key)
-			}
+			s.also.unsteady = append(s.also.unsteady, l.keys(piece{account: "cpu", user: lim1, qos: "normal"})...)
 			s.also.unsteady = append(s.also.unsteady, "free/", "free/"+lim1)
 		}
 	}
@@ -573,12 +571,21 @@ func (l *limits) runMinutes() {
 	l.gone("run-")
 }
 
-// change changes jobs that run, all within one period: a change of size, of a
-// time limit, a suspension and a requeue.
+// change changes jobs that run: by suspension, a requeue, a time limit, and
+// twice within a period the size.
 func (l *limits) change() {
 	l.t.Helper()
-	const period = 10
+	const period = 8
 	l.each(func(s *side) error {
+		id := func(name string) string { return number0(s.ids[name]) }
+		err := s.scontrol(l.ctx,
+			[]string{"suspend", id("on-suspended")},
+			[]string{"requeue", id("on-requeued")},
+			[]string{"update", "jobid=" + id("on-longer"), "timelimit=30"},
+			[]string{"update", "jobid=" + id("on-twice"), "timelimit=30"})
+		if err != nil {
+			return err
+		}
 		if err := s.setPeriod(period); err != nil {
 			return err
 		}
@@ -587,19 +594,12 @@ func (l *limits) change() {
 		if err != nil {
 			return err
 		}
-		id := func(name string) string { return number0(s.ids[name]) }
-		for _, command := range [][]string{
-			{"scontrol", "update", "jobid=" + id("on-resized"), "numnodes=2"},
-			{"scontrol", "suspend", id("on-suspended")},
-			{"scontrol", "requeue", id("on-requeued")},
-			{"scontrol", "update", "jobid=" + id("on-longer"), "timelimit=30"},
-			{"scontrol", "update", "jobid=" + id("on-twice"), "timelimit=30"},
-			{"sleep", "1.5"},
-			{"scontrol", "update", "jobid=" + id("on-resized"), "numnodes=1"},
-		} {
-			if _, err := s.Exec(l.ctx, "root", command[0], command[1:]...); err != nil {
-				return err
-			}
+		if err := s.scontrol(l.ctx, []string{"update", "jobid=" + id("on-resized"), "numnodes=2"}); err != nil {
+			return err
+		}
+		time.Sleep(1500 * time.Millisecond)
+		if err := s.scontrol(l.ctx, []string{"update", "jobid=" + id("on-resized"), "numnodes=1"}); err != nil {
+			return err
 		}
 		if now, _, err := s.lastPeriod(); err != nil || now != ran {
 			return fmt.Errorf("a period ended before all was changed, %w", err)
@@ -618,6 +618,16 @@ func (l *limits) change() {
 	// Its credential must have expired first.
 	l.expectStates("on-requeued", func(*side) map[string]string { return map[string]string{"on-requeued": running} })
 	l.check("after changes")
+}
+
+// scontrol runs it once for each list of arguments.
+func (s *side) scontrol(ctx context.Context, commands ...[]string) error {
+	for _, args := range commands {
+		if _, err := s.Exec(ctx, "root", "scontrol", args...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // deviateByChanges: priority/multifactor counts what was used since the last
@@ -703,8 +713,7 @@ func (l *limits) restart() {
 	})
 	l.check("after a restart")
 	l.each(func(s *side) error {
-		_, err := s.Exec(l.ctx, "root", "scontrol", "resume", number0(s.ids["on-suspended"]))
-		return err
+		return s.scontrol(l.ctx, []string{"resume", number0(s.ids["on-suspended"])})
 	})
 	l.check("after it was resumed")
 }
@@ -724,8 +733,7 @@ func (l *limits) deviateByRecount(s *side, ran int64) error {
 
 // reconfigure returns when slurmctld has read its configuration.
 func (s *side) reconfigure(ctx context.Context) error {
-	_, err := s.Exec(ctx, "root", "scontrol", "reconfigure")
-	return err
+	return s.scontrol(ctx, []string{"reconfigure"})
 }
 
 // configure sets lines of slurm.conf, beside those it was started with.
