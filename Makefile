@@ -118,7 +118,7 @@ bench: build bench-tools ## our plugin beside Slurm's own on real slurmctlds (BE
 
 .PHONY: microbench
 microbench: ## benchmarks of the mathematics, the stores, the meter and the engine, to be compared by benchstat
-	@$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./fairshare ./budgets ./usage/... ./slurmplugin/...
+	@$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./fairshare ./budgets ./usage/... ./agent ./slurmplugin/...
 
 .PHONY: bench-tools
 bench-tools: provision

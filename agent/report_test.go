@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -17,7 +18,9 @@ import (
 
 	"gpubudget/agent/tally"
 	"gpubudget/fairshare"
+	"gpubudget/internal/pgserver"
 	"gpubudget/internal/pgtest"
+	"gpubudget/migrations"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -287,4 +290,44 @@ func TestAReportWithoutAName(t *testing.T) {
 		spoil(r)
 		require.ErrorContains(t, Send(t.Context(), pool, r), "a report names its cluster, its node and its time")
 	}
+}
+
+// Whoever owns the schema need not be able to make roles: then somebody else
+// does, and the owner grants what docs/agent.md says.
+func TestAnOwnerWhoMayNotMakeRoles(t *testing.T) {
+	dir, err := os.MkdirTemp("/dev/shm", "gpubudget-pg-") //nolint:usetesting // the server's user must get through
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	server, err := pgserver.Start(t.Context(), dir, pgserver.Temporary())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Stop()) })
+	as := func(user, database string) *pgx.ConnConfig {
+		cfg, err := pgx.ParseConfig(server.DSN(database))
+		require.NoError(t, err)
+		cfg.User = user
+		return cfg
+	}
+	do := func(cfg *pgx.ConnConfig, statements ...string) {
+		t.Helper()
+		conn, err := pgx.ConnectConfig(t.Context(), cfg)
+		require.NoError(t, err)
+		defer conn.Close(t.Context())
+		for _, sql := range statements {
+			_, err := conn.Exec(t.Context(), sql)
+			require.NoError(t, err, sql)
+		}
+	}
+	super, owner := as("postgres", "postgres"), as("keeper", "gpubudget")
+	do(super, "CREATE ROLE keeper LOGIN", "CREATE DATABASE gpubudget OWNER keeper")
+	require.NoError(t, migrations.Up(t.Context(), owner, nil))
+
+	do(super, "CREATE ROLE gpubudget_agent NOLOGIN", "CREATE ROLE node_agent LOGIN IN ROLE gpubudget_agent")
+	do(owner, "GRANT USAGE ON SCHEMA gpubudget TO gpubudget_agent", "GRANT EXECUTE ON FUNCTION gpubudget.record_meter TO gpubudget_agent")
+	conn, err := pgx.ConnectConfig(t.Context(), as("node_agent", "gpubudget"))
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	require.NoError(t, Send(t.Context(), conn, aReport(aBucket(thisHour()-20*86_400_000, 1000))))
+	_, err = conn.Exec(t.Context(), "SELECT FROM gpubudget.ledger")
+	require.ErrorContains(t, err, "permission denied")
 }

@@ -348,15 +348,6 @@ func (t *Tally) Counted(id ID) bool {
 	return ok && c.upTo >= c.Until
 }
 
-// IdleSince is since when a holding is known to be idle, by the wall clock; nil
-// if it is not.
-func (t *Tally) IdleSince(id ID) *fairshare.Instant {
-	if c, ok := t.counts[id]; ok {
-		return c.idleSince
-	}
-	return nil
-}
-
 // derive is the incarnation of one holding, a UUID: of a job that comes back to
 // a GPU within the hour no second bucket may replace the first.
 func derive(incarnation string, from int64) string {
