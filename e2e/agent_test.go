@@ -132,6 +132,24 @@ func TestAMeteredJobIsAsLongAsSlurmSays(t *testing.T) {
 	require.Empty(t, m.rows("SELECT gpu FROM gpubudget.gpu_bucket WHERE job_id = $1", without))
 }
 
+// A job that is requeued has two runs, and each its own count, by the number
+// that Slurm gives it.
+func TestARequeuedJobIsMeteredByRuns(t *testing.T) {
+	m := newMetered(t, testcluster.Options{GPUsPerNode: 1})
+	job := m.sbatch("--requeue", "--gres=gpu:1", "--wrap", "sleep 4")
+	m.until("it to be counted", func() bool {
+		return len(m.rows("SELECT DISTINCT gpu FROM gpubudget.gpu_bucket WHERE job_id = $1", job)) == 1
+	})
+	m.exec("root", "scontrol", "requeue", number0(job))
+	m.until("both runs to end", func() bool {
+		return len(m.rows("SELECT DISTINCT restart::text FROM gpubudget.gpu_bucket WHERE job_id = $1 AND ended", job)) == 2
+	})
+	require.Equal(t, []string{"0 t", "1 t"}, m.rows(`SELECT format('%s %s', restart, sum(held_ms) BETWEEN 500 AND 9000)
+		FROM gpubudget.gpu_bucket WHERE job_id = $1 GROUP BY restart ORDER BY 1`, job))
+	require.Equal(t, []string{"f"}, m.rows(`SELECT (max(held_until) FILTER (WHERE restart = 0) > min(held_from) FILTER (WHERE restart = 1))::text::char
+		FROM gpubudget.gpu_bucket WHERE job_id = $1`, job))
+}
+
 // Jobs that share a GPU by shards: Prolog names the GPU, and their parts of it
 // add up to the time and no more.
 func TestShardsOfAGPU(t *testing.T) {
