@@ -18,7 +18,7 @@ import (
 const (
 	optTrace            = "trace"
 	optFormat           = "format"
-	optGenerate         = "generate"
+	optRecorded         = "recorded"
 	optSeed             = "seed"
 	optBudget           = "budget"
 	optLedger           = "ledger"
@@ -60,7 +60,8 @@ Runs jobs through a cluster in simulated time, once for each policy, and compare
 who got what and who waited for how long. gpubudget's own policies are worked out
 by the code that the plugin runs.
 
-Jobs come from --trace FILE or are made up. Traces are
+Jobs come from --trace FILE, from what the plugin has recorded or are made up.
+Traces are
 
    sacct    `+trace.SacctCommand+` --noconvert
    philly   CSV: timestamp,duration,num_gpus,cluster[,user]
@@ -81,6 +82,7 @@ within his quota wants it). All backfill around one job that has to wait.`,
 			"gpubudget simulate --policy contract --sweep lookback=1d,3d,7d,14d",
 			"gpubudget simulate --policy contract --sweep min-runtime-cap=1h,4h,8h",
 			"gpubudget simulate --policy contract --what-if share:team01=40%",
+			"gpubudget simulate --recorded 7d --nodes 128x8 --policy contract --what-if share:vision=40%",
 			"gpubudget simulate --nodes h100=32x8,a100=96x4 --outage 3:2d:3d --drain 4:5d:6d"),
 		Flags:  simulateFlags(),
 		Action: p.simulate,
@@ -92,6 +94,7 @@ func simulateFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: optTrace, Usage: "take the jobs from `FILE`, - for standard input (default: make them up)"},
 		&cli.StringFlag{Name: optFormat, Usage: "the trace is `FORMAT`: sacct, philly, chronus or swf (default: found out)"},
+		&cli.StringFlag{Name: optRecorded, Usage: "take the jobs from what the plugin has recorded in the last `DURATION`, and the budgets from the ledger"},
 		&cli.BoolFlag{Name: optSkipBad, Usage: "leave out rows that cannot be jobs, and jobs that cannot run, and count them"},
 		&cli.StringFlag{Name: optBudget, Usage: "take the budgets from the YAML `FILE`"},
 		&cli.BoolFlag{Name: optLedger, Usage: "take the budgets from the ledger, as they are now"},

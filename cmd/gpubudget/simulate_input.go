@@ -28,9 +28,14 @@ func (p *program) scene(c *cli.Context) (*scene, error) {
 	if s.cluster, err = readCluster(c); err != nil {
 		return nil, err
 	}
-	if c.IsSet(optTrace) {
+	switch {
+	case c.IsSet(optTrace) && c.IsSet(optRecorded):
+		return nil, misuse(c, "--%s and --%s are two sources of jobs: give one", optTrace, optRecorded)
+	case c.IsSet(optTrace):
 		partitions, err = p.readTrace(c, s)
-	} else {
+	case c.IsSet(optRecorded):
+		partitions, err = p.readRecorded(c, s)
+	default:
 		err = generate(c, s)
 	}
 	if err != nil {
@@ -161,6 +166,11 @@ func (p *program) readTrace(c *cli.Context, s *scene) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
+	return p.taken(c, s, t, name)
+}
+
+// taken takes a trace's jobs, if nothing is wrong with it or that doesn't matter.
+func (p *program) taken(c *cli.Context, s *scene, t *trace.Trace, name string) ([]string, error) {
 	if len(t.Problems) > 0 {
 		s.skipped = trace.Counts(t.Problems)
 		if !c.Bool(optSkipBad) {
@@ -172,6 +182,38 @@ func (p *program) readTrace(c *cli.Context, s *scene) ([]string, error) {
 	}
 	s.workload = t.Workload
 	return t.Partitions, nil
+}
+
+// readRecorded takes the runs of the last time for jobs.
+func (p *program) readRecorded(c *cli.Context, s *scene) (partitions []string, err error) {
+	span, err := readDuration(c.String(optRecorded))
+	if err != nil {
+		return nil, misuse(c, "--%s: %w", optRecorded, err)
+	}
+	err = p.withTree(c, func(v view) error {
+		now := fairshare.At(v.at)
+		runs, err := v.db.usage.Runs(c.Context, v.cluster, fairshare.Lookback(now, span))
+		if err != nil {
+			return err
+		}
+		records := make([]trace.Record, len(runs))
+		for i, r := range runs {
+			period := r.Period(v.at)
+			records[i] = trace.Record{
+				Account: r.Account, User: r.User, Partition: r.Partition, QOS: r.QOS, Start: r.StartedAt,
+				Ran: time.Duration(period.Millis())*time.Millisecond - r.Suspended, GPUs: r.GPUs, Unallocated: !r.Allocated,
+			}
+		}
+		t := trace.Recorded(records, trace.Options{Seed: c.Uint64(optSeed), Zone: p.zone})
+		partitions, err = p.taken(c, s, t, v.cluster)
+		if err != nil || c.IsSet(optBudget) {
+			return err
+		}
+		s.workload.Notes = append(s.workload.Notes, "budgets: those of the ledger as they are now")
+		s.budget, err = budgetOf(plan.Current(v.tree))
+		return err
+	})
+	return partitions, err
 }
 
 func sayCounts(counts []trace.Count) string {

@@ -126,17 +126,7 @@ func Read(in io.Reader, format Format, o Options) (*Trace, error) {
 			return nil, fmt.Errorf("it is not clear which format this is: name it, one of %v", Formats())
 		}
 	}
-	if o.Users <= 0 {
-		o.Users = 20
-	}
-	if o.Zone == nil {
-		o.Zone = time.UTC
-	}
-	r := &reader{
-		Trace: Trace{Workload: &simulate.Workload{Name: string(format)}}, options: o,
-		rng: rand.New(rand.NewPCG(o.Seed, 0x7472_6163)), seen: make(map[string]int), dropped: make(map[string]int),
-		owners: make(map[simulate.Owner]int32), partitions: make(map[string]int16),
-	}
+	r := newReader(o, string(format))
 	var err error
 	switch format {
 	case Sacct:
@@ -170,6 +160,20 @@ type reader struct {
 
 	drewUsers, drewLimits bool
 	times                 []int64 // by job: Unix seconds of its submission
+}
+
+func newReader(o Options, name string) *reader {
+	if o.Users <= 0 {
+		o.Users = 20
+	}
+	if o.Zone == nil {
+		o.Zone = time.UTC
+	}
+	return &reader{
+		Trace: Trace{Workload: &simulate.Workload{Name: name}}, options: o,
+		rng: rand.New(rand.NewPCG(o.Seed, 0x7472_6163)), seen: make(map[string]int), dropped: make(map[string]int),
+		owners: make(map[simulate.Owner]int32), partitions: make(map[string]int16),
+	}
 }
 
 // row is one job as it is read.

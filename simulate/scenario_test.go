@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package simulate
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gpubudget/fairshare"
+)
+
+// scenario is a few jobs of accounts "a", "b" and "c", who have a third each, on
+// nodes with 4 GPUs. Their owners are 0, 1 and 2.
+func scenario(t *testing.T, policy string, nodes int, jobs ...Job) Config {
+	t.Helper()
+	p, err := DefaultPolicy(policy)
+	require.NoError(t, err)
+	w := &Workload{
+		Begin:  time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC),
+		Owners: []Owner{{"a", "ann"}, {"b", "bob"}, {"c", "cyd"}}, Jobs: jobs,
+	}
+	for i := range w.Jobs {
+		if w.Jobs[i].Limit == 0 {
+			w.Jobs[i].Limit = max(w.Jobs[i].Run, 1)
+		}
+	}
+	w.Sort()
+	return Config{Workload: w, Cluster: Cluster{Partitions: []Partition{{"", nodes, 4}}}, Budget: w.EqualBudget(), Policy: p}
+}
+
+// job runs for so many minutes, undeclared.
+func job(owner int32, gpus int32, submit, minutes int64) Job {
+	return Job{Owner: owner, GPUs: gpus, Submit: submit, Run: minutes * 60, MinRuntime: Undeclared}
+}
+
+// starts are the seconds of all starts, job by job.
+func starts(t *testing.T, cfg Config) [][]int64 {
+	t.Helper()
+	_, stints := recorded(t, cfg)
+	out := make([][]int64, len(cfg.Workload.Jobs))
+	for _, s := range stints {
+		out[s.Job] = append(out[s.Job], s.Start)
+	}
+	return out
+}
+
+func TestBackfillDoesNotDelayWhoWaits(t *testing.T) {
+	long := job(0, 3, 0, 60)
+	wide := job(0, 4, 10, 60)     // waits for the long one
+	short := job(0, 1, 20, 30)    // is gone by then: it starts with the next full pass
+	tooLong := job(0, 1, 30, 100) // is not
+	cfg := scenario(t, "fifo", 1, long, wide, short, tooLong)
+	require.Equal(t, [][]int64{{0}, {3600}, {30}, {7200}}, starts(t, cfg))
+}
+
+func TestTimeLimitsDecideWhatCanBeBackfilled(t *testing.T) {
+	long, wide, short := job(0, 3, 0, 60), job(0, 4, 10, 60), job(0, 1, 20, 30)
+	short.Limit = 7200 // nobody knows that it will be short
+	require.Equal(t, [][]int64{{0}, {3600}, {7200}}, starts(t, scenario(t, "fifo", 1, long, wide, short)))
+}
+
+func TestGangsStartWhole(t *testing.T) {
+	// Two GPUs on each of two nodes don't make four on one.
+	cfg := scenario(t, "fifo", 2, job(0, 3, 0, 10), job(0, 3, 0, 20), job(0, 2, 5, 10))
+	require.Equal(t, [][]int64{{0}, {0}, {600}}, starts(t, cfg))
+	r, _ := recorded(t, cfg)
+	require.InDelta(t, 2*595.0/3600, r.StrandedHours, 1e-9, "two idle, one on each node")
+}
+
+func TestBudgetsPutTheLeastServedFirst(t *testing.T) {
+	hog := job(0, 4, 0, 60)
+	again := job(0, 4, 1, 60)
+	other := job(1, 4, 600, 60)
+	for policy, want := range map[string][][]int64{
+		"fifo": {{0}, {3600}, {7200}}, "gpubudget": {{0}, {7200}, {3600}}, "multifactor": {{0}, {7200}, {3600}},
+	} {
+		cfg := scenario(t, policy, 1, hog, again, other)
+		require.Equal(t, want, starts(t, cfg), policy)
+	}
+}
+
+func TestQuota(t *testing.T) {
+	// A third of 12 GPUs is 4.
+	cfg := scenario(t, "quota", 3, job(0, 4, 0, 60), job(0, 4, 0, 60), job(1, 4, 10, 60))
+	require.Equal(t, [][]int64{{0}, {3600}, {10}}, starts(t, cfg), "the second waits though GPUs are idle")
+	cfg = scenario(t, "overflow", 3, job(0, 4, 0, 60), job(0, 4, 0, 60), job(0, 4, 0, 60), job(1, 4, 1200, 60))
+	got := starts(t, cfg)
+	require.Equal(t, []int64{1200}, got[3], "b has quota left, and overflow yields to it")
+	require.Equal(t, []int64{0}, got[0], "who is within his quota stays")
+	require.Len(t, append(got[1], got[2]...), 3, "one of the others starts twice")
+}
+
+func TestContract(t *testing.T) {
+	t.Run("protected for an hour, then it yields to who is behind", func(t *testing.T) {
+		got := starts(t, scenario(t, "contract", 1, job(0, 4, 0, 300), job(1, 4, 600, 30)))
+		require.Equal(t, []int64{0, got[1][0] + 1800}, got[0], "it goes on when the other has ended")
+		require.GreaterOrEqual(t, got[1][0], int64(3600))
+		require.LessOrEqual(t, got[1][0], int64(3600+300), "a priority pass later at most")
+	})
+	t.Run("what it saved it need not do again", func(t *testing.T) {
+		cfg := scenario(t, "contract", 1, job(0, 4, 0, 300), job(1, 4, 600, 30))
+		r, stints := recorded(t, cfg)
+		evicted := stints[0]
+		require.Equal(t, Preempted, evicted.Ended)
+		saved := (evicted.End - evicted.Start) / 1800 * 1800
+		require.Equal(t, 300*60-saved, stints[2].End-stints[2].Start)
+		require.InDelta(t, 4*float64(evicted.End-evicted.Start-saved)/3600, r.LostHours, 1e-9)
+		require.Equal(t, map[string]int{"R3": 1}, r.ByRule)
+	})
+	t.Run("unallocated at once", func(t *testing.T) {
+		filler := job(0, 4, 0, 300)
+		filler.MinRuntime = 0
+		got := starts(t, scenario(t, "contract", 1, filler, job(0, 4, 600, 30)))
+		require.Equal(t, [][]int64{{0, 2400}, {600}}, got)
+	})
+	t.Run("a declared minimum holds up to the cap", func(t *testing.T) {
+		long := job(0, 4, 0, 1200)
+		long.MinRuntime = 20 * 3600
+		got := starts(t, scenario(t, "contract", 1, long, job(1, 4, 600, 30)))
+		require.GreaterOrEqual(t, got[1][0], int64(8*3600))
+		require.LessOrEqual(t, got[1][0], int64(8*3600+300))
+	})
+	t.Run("without it nobody yields", func(t *testing.T) {
+		require.Equal(t, [][]int64{{0}, {300 * 60}}, starts(t, scenario(t, "gpubudget", 1, job(0, 4, 0, 300), job(1, 4, 600, 30))))
+	})
+	t.Run("a debug job of the same account goes first", func(t *testing.T) {
+		debug := job(0, 1, 4000, 5)
+		debug.QOS, debug.Debug, debug.MinRuntime = 100, true, 300
+		cfg := scenario(t, "contract", 1, job(0, 2, 0, 300), job(0, 2, 0, 300), debug)
+		got := starts(t, cfg)
+		require.InDelta(t, 4000, got[2][0], 30)
+		r, _ := recorded(t, cfg)
+		require.Equal(t, map[string]int{"R4": 1}, r.ByRule)
+	})
+}
+
+func TestOutages(t *testing.T) {
+	cfg := scenario(t, "fifo", 2, job(0, 4, 0, 120), job(0, 4, 0, 120))
+	cfg.Cluster.Outages = []Outage{{Node: 0, From: 3600, Until: 7200}, {Node: 1, From: 3600, Until: 10_000, Drain: true}}
+	r, stints := recorded(t, cfg)
+	require.Equal(t, 1, r.NodeLosses)
+	require.Equal(t, NodeLost, stints[0].Ended)
+	require.Equal(t, int64(3600), stints[0].End)
+	require.Equal(t, int64(7200), stints[1].End, "the node that drains lets its job end")
+	require.Equal(t, int64(7200), stints[2].Start)
+	require.InDelta(t, 8*10_800.0/3600-4*3600.0/3600-4*6400.0/3600, r.CapacityHours, 1e-9)
+}
+
+func TestOutstanding(t *testing.T) {
+	cfg := scenario(t, "fifo", 3, job(0, 4, 0, 60), job(0, 4, 0, 60), job(1, 4, 0, 60))
+	cfg.Workload.Outstanding = []int{4, 0, 0}
+	require.Equal(t, [][]int64{{0}, {3600}, {0}}, starts(t, cfg), "ann submits the second when the first is done")
+	r, _ := recorded(t, cfg)
+	require.Zero(t, r.Wait("all").P99)
+}
+
+func TestMisfits(t *testing.T) {
+	cfg := scenario(t, "fifo", 2, job(0, 9, 0, 1), job(0, 5, 0, 1), job(2, 1, 0, 1))
+	cfg.Budget = &fairshare.Budget{Accounts: []fairshare.Account{{Name: "a"}}}
+	misfits := cfg.Workload.Misfits(&cfg.Cluster, cfg.Budget)
+	require.Len(t, misfits, 2)
+	require.EqualError(t, misfits[0], `job 0: it asks for 9 GPUs, of which partition "" has 8`)
+	require.EqualError(t, misfits[1], `job 2: account "c" is not in the budget`)
+	_, err := Run(cfg)
+	require.ErrorContains(t, err, "2 jobs cannot run, the first: job 0")
+	cfg.Workload.Without(misfits)
+	require.Len(t, cfg.Workload.Jobs, 1)
+}
+
+func TestWithShare(t *testing.T) {
+	cfg := scenario(t, "fifo", 1)
+	b, err := WithShare(cfg.Budget, "b", fairshare.Whole/2)
+	require.NoError(t, err)
+	tree := b.Tree(0)
+	require.InDelta(t, 0.25, tree.Nodes[1].ShareOfCluster, 1e-6)
+	require.InDelta(t, 0.5, tree.Nodes[2].ShareOfCluster, 1e-6)
+	require.InDelta(t, 0.25, tree.Nodes[3].ShareOfCluster, 1e-6)
+	_, err = WithShare(cfg.Budget, "d", 1)
+	require.EqualError(t, err, `account "d" is not in the budget`)
+}
+
+func TestGeneratorIsWhatItSays(t *testing.T) {
+	g := DefaultGenerator()
+	g.Days = 10
+	w, b, err := g.Generate()
+	require.NoError(t, err)
+	require.Len(t, b.Accounts, 15)
+	var shares fairshare.Share
+	for _, a := range b.Accounts {
+		shares += a.Share[0].Value
+	}
+	require.InDelta(t, float64(fairshare.Whole), float64(shares), 100)
+	require.LessOrEqual(t, shares, fairshare.Whole)
+	require.InDelta(t, 2.5, w.Load(1024), 0.3)
+	again, _, err := g.Generate()
+	require.NoError(t, err)
+	require.Equal(t, w, again)
+	g.Seed = 2
+	other, _, err := g.Generate()
+	require.NoError(t, err)
+	require.NotEqual(t, w.Jobs, other.Jobs)
+	g.Jobs, g.Load = 1000, 0.5
+	few, _, err := g.Generate()
+	require.NoError(t, err)
+	require.Len(t, few.Jobs, 1000)
+	require.InDelta(t, 0.5, few.Load(1024), 0.1)
+}
