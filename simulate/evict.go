@@ -197,10 +197,8 @@ func (s *sim) patient(l *lane) bool {
 func (s *sim) consider(c *candidates, rules *fairshare.Contract, request *fairshare.Request, n int32) {
 	sl := &s.slots[n]
 	alike := likeness{request, sl.account, sl.gpus, s.jobs[sl.job].QOS, 0, sl.allocated}
-	if sl.allocated {
-		if e := s.record[sl.job]; e != nil {
-			alike.preempted = e.today(s.now)
-		}
+	if sl.record != nil && sl.allocated {
+		alike.preempted = sl.record.today(s.now)
 	}
 	if alike != c.latest {
 		c.latest = alike

@@ -76,6 +76,7 @@ type slot struct {
 	protectedUntil      int64
 	gen                 uint32
 	pieces              []Piece
+	record              *evictions // of the job; nil if it was never preempted
 }
 
 // counts are the sums that are no account's.
@@ -307,7 +308,7 @@ func (s *sim) start(job int32, pieces []Piece, allocated bool) {
 	*sl = slot{
 		job: job, owner: j.Owner, account: l.account, gpus: j.GPUs, part: j.Partition, allocated: allocated,
 		start: s.now, limitEnd: s.now + j.Limit, protectedUntil: s.now,
-		gen: sl.gen + 1, pieces: append(sl.pieces[:0], pieces...),
+		gen: sl.gen + 1, pieces: append(sl.pieces[:0], pieces...), record: s.record[job],
 	}
 	if allocated {
 		sl.protectedUntil += s.minRuntime(j)
