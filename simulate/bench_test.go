@@ -3,10 +3,10 @@
 package simulate_test
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,7 +38,7 @@ func BenchmarkJobs(b *testing.B) {
 	for _, days := range []int{1, 10, 108} {
 		g := simulate.DefaultGenerator()
 		g.GPUs, g.Days, g.Jobs, g.Accounts, g.Load, g.Demand = 4096, days, 1_000_000*days/108, 30, 0.95, 0
-		b.Run(fmt.Sprint(g.Jobs), func(b *testing.B) {
+		b.Run(strconv.Itoa(g.Jobs), func(b *testing.B) {
 			w, budget, err := g.Generate()
 			require.NoError(b, err)
 			run(b, w, budget, "contract", 512)

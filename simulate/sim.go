@@ -76,6 +76,7 @@ type slot struct {
 	protectedUntil      int64
 	gen                 uint32
 	pieces              []Piece
+	waited              int64      // until this start; -1 if it isn't the first
 	record              *evictions // of the job; nil if it was never preempted
 }
 
@@ -308,7 +309,7 @@ func (s *sim) start(job int32, pieces []Piece, allocated bool) {
 	*sl = slot{
 		job: job, owner: j.Owner, account: l.account, gpus: j.GPUs, part: j.Partition, allocated: allocated,
 		start: s.now, limitEnd: s.now + j.Limit, protectedUntil: s.now,
-		gen: sl.gen + 1, pieces: append(sl.pieces[:0], pieces...), record: s.record[job],
+		gen: sl.gen + 1, pieces: append(sl.pieces[:0], pieces...), record: s.record[job], waited: -1,
 	}
 	if allocated {
 		sl.protectedUntil += s.minRuntime(j)
@@ -319,7 +320,8 @@ func (s *sim) start(job int32, pieces []Piece, allocated bool) {
 	s.events.push(event{s.now + min(left, j.Limit), jobEnds, n, sl.gen})
 	s.counts.started++
 	if s.waited[job] < 0 {
-		s.waited[job] = s.now - s.submitted[job]
+		sl.waited = s.now - s.submitted[job]
+		s.waited[job] = sl.waited
 	}
 }
 
@@ -433,7 +435,7 @@ func removeAt(list []int32, at int) []int32 {
 // tell lets the recorder know of a stint.
 func (s *sim) tell(sl *slot, how Ending) {
 	if s.cfg.Record != nil {
-		s.cfg.Record(Stint{int(sl.job), sl.start, s.now, sl.protectedUntil, sl.allocated, how, sl.pieces})
+		s.cfg.Record(Stint{int(sl.job), sl.start, s.now, sl.protectedUntil, sl.waited, sl.allocated, how, sl.pieces})
 	}
 }
 

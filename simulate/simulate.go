@@ -43,6 +43,7 @@ type Stint struct {
 	Job            int // index in Workload.Jobs
 	Start, End     int64
 	ProtectedUntil int64 // Start for what isn't allocated
+	Waited         int64 // until this start, if it was the job's first; -1 if not
 	Allocated      bool
 	Ended          Ending
 	Pieces         []Piece

@@ -3,7 +3,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 
 	"gpubudget/fairshare"
 	"gpubudget/simulate"
+	"gpubudget/simulate/page"
 	"gpubudget/simulate/trace"
 )
 
@@ -31,6 +34,7 @@ const (
 	optSkipBad          = "skip-bad"
 	optFor              = "for"
 	optCSV              = "csv"
+	optReport           = "report"
 	optLookback         = "lookback"
 	optHalfLife         = "half-life"
 	optMinRuntime       = "min-runtime"
@@ -125,6 +129,7 @@ func simulateFlags() []cli.Flag {
 		&cli.Float64Flag{Name: optDebugPart, Value: g.Debug, Usage: "made-up jobs: `PART` that somebody waits for"},
 		&cli.Float64Flag{Name: optUnallocatedPart, Value: g.Unallocated, Usage: "made-up jobs: `PART` that declares a minimum runtime of 0"},
 		&cli.BoolFlag{Name: optCSV, Usage: "print CSV"},
+		&cli.StringFlag{Name: optReport, Usage: "write a page with drawings to `FILE`, HTML that needs nothing else"},
 	}
 }
 
@@ -156,20 +161,59 @@ func (p *program) simulate(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	var drawn *page.Page
+	if c.IsSet(optReport) {
+		drawn = page.New(s.workload, &s.cluster, s.length())
+	}
 	results := make([]*simulate.Result, len(variants))
 	for i, v := range variants {
-		bar := p.simulationBar(v.label, i, len(variants))
-		result, err := simulate.Run(simulate.Config{
-			Workload: s.workload, Cluster: s.cluster, Budget: v.budget, Policy: v.policy, Until: s.until, Progress: bar,
-		})
-		if err != nil {
+		if results[i], err = runVariant(s, v, p.simulationBar(v.label, i, len(variants)), drawn); err != nil {
 			return err
 		}
-		result.Policy = v.label
-		results[i] = result
 	}
 	p.endSimulationBar()
+	if drawn != nil {
+		if err := writePage(c.String(optReport), drawn); err != nil {
+			return err
+		}
+	}
 	return p.printSimulation(c, s, results)
+}
+
+func runVariant(s *scene, v variant, bar func(done, jobs int), drawn *page.Page) (*simulate.Result, error) {
+	config := simulate.Config{
+		Workload: s.workload, Cluster: s.cluster, Budget: v.budget, Policy: v.policy, Until: s.until, Progress: bar,
+	}
+	var panel *page.Panel
+	if drawn != nil {
+		panel = drawn.Panel(v.label)
+		config.Record = panel.Record
+	}
+	result, err := simulate.Run(config)
+	if err != nil {
+		return nil, err
+	}
+	result.Policy = v.label
+	if panel != nil {
+		panel.Finish(result)
+	}
+	return result, nil
+}
+
+// length is for how long a page draws.
+func (s *scene) length() int64 {
+	if s.until > 0 {
+		return s.until
+	}
+	return s.workload.Span() + 1
+}
+
+func writePage(name string, drawn *page.Page) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return errors.Join(drawn.Write(f), f.Close())
 }
 
 // simulationBar shows on a terminal how far a run is.
