@@ -117,8 +117,8 @@ bench: build bench-tools ## our plugin beside Slurm's own on real slurmctlds (BE
 	@$(MAKE) --no-print-directory microbench
 
 .PHONY: microbench
-microbench: ## benchmarks of the mathematics, the stores, the meter and the engine, to be compared by benchstat
-	@$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./fairshare ./budgets ./usage/... ./agent ./slurmplugin/...
+microbench: ## benchmarks of the mathematics, the stores, the meter, the engine and the simulator, to be compared by benchstat
+	@$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./fairshare ./budgets ./usage/... ./agent ./slurmplugin/... ./simulate
 
 .PHONY: bench-tools
 bench-tools: provision
