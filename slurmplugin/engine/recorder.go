@@ -95,10 +95,19 @@ func (r *recorder) retry() {
 	}
 }
 
+// begin opens the spool if there was no need for it so far: there is a database
+// now, which there was not at start.
+func (r *recorder) begin() {
+	if !r.opened && !r.locked && r.engine.conf.Load().UsesDatabase() {
+		r.report(r.open())
+	}
+}
+
 // save appends all news to the spool; with demand even if it isn't due.
 func (r *recorder) save(demand bool) {
 	r.saving.Lock()
 	defer r.saving.Unlock()
+	r.begin()
 	r.report(r.spool.append(r.engine.news(demand, false)))
 }
 
@@ -107,6 +116,7 @@ func (r *recorder) save(demand bool) {
 func (r *recorder) cut() mark {
 	r.saving.Lock()
 	defer r.saving.Unlock()
+	r.begin()
 	r.report(r.spool.append(r.engine.news(true, true)))
 	return r.spool.end()
 }

@@ -155,3 +155,25 @@ func TestMigrationToTheLedgerAndBack(t *testing.T) {
 	require.Equal(t, uint32(900), h.pass(append(s.list(), h.of(12, 6))...)[12])
 	h.stop()
 }
+
+// A database that comes to an engine which began without: nothing is amiss.
+func TestADatabaseIsAddedLater(t *testing.T) {
+	h := hostOn(t)
+	require.NoError(t, os.WriteFile(h.confPath(), []byte("Shares=slurm\n"), 0o600))
+	c, err := conf.Load(h.confPath())
+	require.NoError(t, err)
+	h.engine = newEngine(h.describe(), c)
+	s := newSlurm(h.now)
+	s.start(s.submit("physics", "alice", 1, 8))
+	h.pass(s.list()...)
+	h.configure(h.dsn, "Shares=slurm")
+	h.engine.refresher.reconfigure()
+	h.engine.refresher.reload()
+	h.tick(s, time.Second)
+	h.pass(s.list()...)
+	h.engine.recorder.save(false)
+	require.NoError(t, h.exchange())
+	require.Equal(t, []string{"alice  allocated"}, h.recorded())
+	require.Empty(t, h.lines)
+	h.stop()
+}
