@@ -89,8 +89,9 @@ func (s *comparison) priorities(id string) string {
 	return fmt.Sprint(rows, s.rows("sprio", "--noheader", "--jobs="+id, "--format=%r|%Y|%A|%B|%F|%J|%P|%Q|%N|%S|%T"))
 }
 
-// planLine are jobs of one GPU each, to start one after the other. They count
-// for nothing, so that all stand as they stood when they have run.
+// planLine are jobs of one CPU each, some with a GPU, to start one after the
+// other. They count for nothing, so that all stand as they stood when they have
+// run.
 func (s *comparison) planLine() {
 	for i := range 14 {
 		user := pick(s.rand, s.users...)
@@ -101,7 +102,7 @@ func (s *comparison) planLine() {
 		}
 		s.line = append(s.line, planned{user, fmt.Sprintf("line%d", i), []string{
 			"--account=" + account, "--partition=" + partition, "--qos=" + pick(s.rand, "free", "free-high", "free-low"),
-			"--gpus=1", "--wrap=true", fmt.Sprintf("--nice=%d", s.rand.IntN(2)*s.rand.IntN(5000)),
+			fmt.Sprintf("--gpus=%d", i%2), "--wrap=true", fmt.Sprintf("--nice=%d", s.rand.IntN(2)*s.rand.IntN(5000)),
 		}})
 	}
 	own := func(i, n int) string { return "--account=" + s.members[s.users[i]][n] }
@@ -112,20 +113,20 @@ func (s *comparison) planLine() {
 	)
 }
 
-// startOrder lets all jobs of the line wait for a job that holds the last GPUs,
+// startOrder lets all jobs of the line wait for a job that holds the last CPUs,
 // ends that, and returns their names in the order in which slurmctld starts
 // them, and of those that go on to wait.
 func (s *comparison) startOrder() (order []string) {
 	s.t.Helper()
 	began := time.Now()
 	s.configure(atRest)
-	hold := func(gpus int) string {
+	hold := func(cpus, gpus int) string {
 		id := s.job("root", "hog", "--partition=line-first", "--qos=free", // it has no limits
-			fmt.Sprintf("--gpus=%d", gpus), "--wrap=sleep 1000")
+			fmt.Sprintf("--cpus-per-task=%d", cpus), fmt.Sprintf("--gpus=%d", gpus), "--wrap=sleep 1000")
 		s.waitState(id, "R")
 		return number0(id)
 	}
-	hogs := []string{hold(6), hold(2)}
+	hogs := []string{hold(14, 6), hold(2, 2)}
 	names := map[string]string{}
 	for _, p := range s.line {
 		names[number0(s.submitPlanned(p))] = p.name
