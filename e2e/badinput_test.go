@@ -925,8 +925,9 @@ func TestManyAssociations(t *testing.T) {
 		for _, row := range s.rows("squeue", "--noheader", "--states=PENDING", "--format=%Q") {
 			require.Positive(t, number(t, row[0]))
 		}
-		rows := s.rows("sshare", "--all", "--parsable2", "--noheader", "--format=Account,User,FairShare")
-		require.GreaterOrEqual(t, len(rows), accounts*(users+1))
+		// sshare itself takes minutes for all of them.
+		rows := s.rows("sshare", "--all", "--accounts=m7", "--parsable2", "--noheader", "--format=Account,User,FairShare")
+		require.Len(t, rows, users+1)
 	}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.SlurmctldPID()))
 	require.NoError(t, err)
