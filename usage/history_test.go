@@ -5,6 +5,7 @@ package usage_test
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"slices"
@@ -240,6 +241,11 @@ func (f *follower) sumUp(h *usage.History, w fairshare.Period, want map[stretch]
 // Whatever changes, and in whatever order transactions are committed, what is
 // known by reading changes only is what is there.
 func TestAHistoryThatIsFollowedIsTheOneThatIsReadAnew(t *testing.T) {
+	// Each check meets Postgres some hundred times; -rapid.checks asks for more.
+	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
+		require.NoError(t, checks.Value.Set("20"))
+		defer func() { require.NoError(t, checks.Value.Set(checks.DefValue)) }()
+	}
 	db := pgtest.Pool(t)
 	n := 0
 	rapid.Check(t, func(t *rapid.T) {
