@@ -110,6 +110,7 @@ func (p *program) commands() []*cli.Command {
 		p.explainCommand(),
 		p.ledgerCommand(),
 		p.policyCommand(),
+		p.usageCommand(),
 		p.simulateCommand(),
 		p.importCommand(),
 		p.applyCommand(),

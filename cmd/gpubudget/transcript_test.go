@@ -37,6 +37,10 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 //	$ [y] gpubudget ...      the same at a terminal, with the answer y
 //	$ [capacity 64] TIME     records a capacity of the cluster titan
 //	$ [run vision/ann 8] FROM UNTIL         records a run, on 8 GPUs; it lasts if UNTIL is -
+//	$ [run vision/ann 8 n1] FROM UNTIL      likewise, and where
+//	$ [agent n1 8 ok] TIME   records a node's agent, with 8 GPUs n1-0 and so on, and when it was last seen
+//	$ [meter 7 n1-0 50 300] FROM UNTIL IDLE records that job 7 held a GPU, how busy it was, in percent, its power,
+//	                                        and since when it is idle; ? is not known, - is not so
 //	$ [queue vision/ann 3 12] TIME          adds 3 pending jobs for 12 GPUs to the queue seen then
 //	$ [slurm NAME]           lets squeue and sprio print testdata/NAME.squeue and NAME.sprio
 //
@@ -253,7 +257,7 @@ func splitWords(t *testing.T, line string) []string {
 func (s *session) record(line string) bool {
 	s.t.Helper()
 	rest, inBrackets := strings.CutPrefix(line, "[")
-	what, times, _ := strings.Cut(rest, "]")
+	what, times, _ := strings.Cut(rest, "] ")
 	words, at := strings.Fields(what), strings.Fields(times)
 	if !inBrackets || len(words) == 0 {
 		return false
@@ -263,6 +267,10 @@ func (s *session) record(line string) bool {
 		s.recordCapacity(words[1], at[0])
 	case "run":
 		s.recordRun(words[1:], at)
+	case "agent":
+		s.recordAgent(words[1:], at[0])
+	case "meter":
+		s.recordMeter(words[1:], at)
 	case "queue":
 		s.recordQueue(words[1:], at[0])
 	case "slurm":
@@ -310,13 +318,62 @@ func (s *session) recordRun(what, at []string) {
 	account, user, _ := strings.Cut(what[0], "/")
 	run := usage.Run{
 		Cluster: "titan", JobID: s.runs, ArrayTaskID: usage.NoTask, Account: account, User: user, Partition: "gpu", QOS: "normal",
-		GPUs: s.number(what[1]), Allocated: true, StartedAt: s.time(at[0]), SeenAt: s.time(at[0]),
+		Nodes: strings.Join(what[2:], ","), GPUs: s.number(what[1]), Allocated: true, StartedAt: s.time(at[0]), SeenAt: s.time(at[0]),
 	}
 	if at[1] != "-" {
 		end := s.time(at[1])
 		run.EndedAt, run.EndState, run.SeenAt = &end, "COMPLETED", end
 	}
 	s.used(func(ctx context.Context, u *usage.Store) error { return u.WriteRuns(ctx, []usage.Run{run}) })
+}
+
+func (s *session) recordAgent(what []string, at string) {
+	s.t.Helper()
+	s.used(func(ctx context.Context, u *usage.Store) error {
+		_, err := u.DB().Exec(ctx, `INSERT INTO gpubudget.agent
+			(cluster, node, incarnation, boot_id, started_at, version, seen_at, skew_ms, sampled_at, spooled, gpus, state)
+			VALUES ('titan', $1, gen_random_uuid(), 'b', $2, 'test', CASE $3 WHEN 'now' THEN now() ELSE $2 END, -1234, $2, 5, $4, $5)`,
+			what[0], s.time(at), at, s.number(what[1]), strings.Join(what[2:], " "))
+		if err != nil {
+			return err
+		}
+		_, err = u.DB().Exec(ctx, `INSERT INTO gpubudget.gpu (cluster, node, uuid, model, gres_index, first_seen, last_seen)
+			SELECT 'titan', $1, format('%s-%s', $1::text, n), 'H200', n, $2, $2 FROM generate_series(0, $3::bigint - 1) n`,
+			what[0], s.time(at), s.number(what[1]))
+		return err
+	})
+}
+
+// recordMeter writes what record_meter would not take: it is long ago.
+func (s *session) recordMeter(what, at []string) {
+	s.t.Helper()
+	node, _, _ := strings.Cut(what[1], "-")
+	from, until := s.time(at[0]), s.time(at[1])
+	var idle *time.Time
+	if at[2] != "-" {
+		idle = new(s.time(at[2]))
+	}
+	s.used(func(ctx context.Context, u *usage.Store) error {
+		_, err := u.DB().Exec(ctx, `SELECT gpubudget.make_partitions(d::date, 1)
+			FROM generate_series(date_trunc('day', $1::timestamptz AT TIME ZONE 'UTC'), $2::timestamptz AT TIME ZONE 'UTC', interval '1 day') d`, from, until)
+		if err != nil {
+			return err
+		}
+		_, err = u.DB().Exec(ctx, `
+			INSERT INTO gpubudget.gpu_bucket (cluster, starts_at, ends_at, gpu, job_id, restart, incarnation, seq, node, source, user_name,
+				held_from, held_until, held_ms, ended, part_ms, busy_ms, busy_known_ms, memory_mib_ms, memory_known_ms, memory_max_mib,
+				energy_mj, energy_known_ms, samples, idle_since)
+			SELECT 'titan', h, h + interval '1 hour', $1, $2, 0, '00000000-0000-0000-0000-000000000001', 1, $3, 'prolog', 'ann',
+				f, t, ms, t = $5 AND $9, ms, busy.of * ms / 100, CASE WHEN busy.of IS NULL THEN 0 ELSE ms END,
+				40960 * ms, ms, 40960, watts.of * ms, CASE WHEN watts.of IS NULL THEN 0 ELSE ms END, 1, CASE WHEN t > $8::timestamptz THEN $8 END
+			FROM (SELECT nullif($6, '?')::bigint AS of) AS busy, (SELECT nullif($7, '?')::bigint AS of) AS watts,
+				generate_series(date_trunc('hour', $4::timestamptz), $5::timestamptz, interval '1 hour') h,
+				LATERAL (SELECT greatest(h, $4) AS f, least(h + interval '1 hour', $5) AS t) p,
+				LATERAL (SELECT gpubudget.unix_ms(t) - gpubudget.unix_ms(f) AS ms) l
+			WHERE ms > 0`,
+			what[1], s.number(what[0]), node, from, until, what[2], what[3], idle, idle == nil)
+		return err
+	})
 }
 
 func (s *session) recordQueue(what []string, at string) {
@@ -343,7 +400,7 @@ var (
 	localStamp = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\b`)
 	jsonStamp  = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
 	anyTarget  = regexp.MustCompile(`/\S+\.s\.PGSQL\.\d+, database "test_\d+",`)
-	tookTime   = regexp.MustCompile(` in \d+m?s\b`)
+	tookTime   = regexp.MustCompile(` in [\d.]+m?s\b`)
 )
 
 // mask replaces what is different in every run: the present moment, by the

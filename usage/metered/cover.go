@@ -60,15 +60,15 @@ func length(periods []fairshare.Period) int64 {
 // cover is what of a run meters covered.
 type cover struct {
 	covered, uncovered fairshare.GPUMillis // together what the run has used
-	gaps               []Gap
-	extra              []fairshare.Period // more GPUs were metered than the run has
+	gaps               []Gap               // not all of its GPUs were metered
+	extra              []Gap               // more GPUs were metered than the run has
 }
 
-// Gap is a stretch of a run of which some of its GPUs were not metered.
+// Gap is a stretch of a run in which fewer GPUs were metered than it has, or more.
 type Gap struct {
 	fairshare.Period
 
-	Amount fairshare.GPUMillis // what was used there and not metered
+	Amount fairshare.GPUMillis // what was used there and not metered, or metered and not used
 }
 
 // coverOf holds the time in which each GPU of a run was metered, a union each,
@@ -89,10 +89,10 @@ func coverOf(r *usage.Run, p fairshare.Period, gpus [][]fairshare.Period) cover 
 		covered := used
 		if metered < r.GPUs {
 			covered = fairshare.GPUMillis(mulDiv(int64(used), metered, r.GPUs))
-			c.gap(s, used-covered)
+			c.gaps = extended(c.gaps, Gap{s, used - covered})
 		}
 		if metered > r.GPUs {
-			c.extra = append(c.extra, s)
+			c.extra = extended(c.extra, Gap{s, fairshare.GPUMillis((metered - r.GPUs) * s.Millis())})
 		}
 		c.covered += covered
 		c.uncovered += used - covered
@@ -102,18 +102,17 @@ func coverOf(r *usage.Run, p fairshare.Period, gpus [][]fairshare.Period) cover 
 		metered += e.change
 	}
 	step(p.Until)
-	c.extra = union(c.extra)
 	return c
 }
 
-// gap adds a gap, which may go on the one before.
-func (c *cover) gap(p fairshare.Period, amount fairshare.GPUMillis) {
-	if n := len(c.gaps); n > 0 && c.gaps[n-1].Until == p.From {
-		c.gaps[n-1].Until = p.Until
-		c.gaps[n-1].Amount += amount
-		return
+// extended adds a gap, which may go on the one before.
+func extended(gaps []Gap, g Gap) []Gap {
+	if n := len(gaps); n > 0 && gaps[n-1].Until == g.From {
+		gaps[n-1].Until = g.Until
+		gaps[n-1].Amount += g.Amount
+		return gaps
 	}
-	c.gaps = append(c.gaps, Gap{p, amount})
+	return append(gaps, g)
 }
 
 // edge is an instant at which the number of metered GPUs changes.

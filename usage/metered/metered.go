@@ -58,9 +58,9 @@ type Run struct {
 	// Slurm's record.
 	Used, Covered, Uncovered fairshare.GPUMillis
 
-	Gaps  []Gap              // where not all of its GPUs were metered
-	Extra []fairshare.Period // where more GPUs were metered than it has
-	GPUs  []GPU              // what was metered, by node and GPU
+	Gaps  []Gap // where not all of its GPUs were metered
+	Extra []Gap // where more GPUs were metered than it has, and how much more
+	GPUs  []GPU // what was metered, by node and GPU
 }
 
 // Charge is what the run is charged for, if it is charged: metered occupancy and,
@@ -112,7 +112,7 @@ func (s *Store) Read(ctx context.Context, cluster string, w fairshare.Period, f 
 		return out, nil
 	}
 	err := usage.NewStore(s.db).Snapshot(ctx, func(u *usage.Store) error {
-		runs, err := u.Runs(ctx, cluster, w)
+		runs, err := runsIn(ctx, u, cluster, w, f.JobID)
 		if err != nil {
 			return err
 		}
@@ -123,9 +123,6 @@ func (s *Store) Read(ctx context.Context, cluster string, w fairshare.Period, f 
 		}
 		for i := range runs {
 			r := &runs[i]
-			if f.JobID != 0 && f.JobID != r.JobID {
-				continue
-			}
 			if r.Open() {
 				r.EndedAt = new(later(r.StartedAt, until.Time()))
 			}
@@ -141,6 +138,15 @@ func (s *Store) Read(ctx context.Context, cluster string, w fairshare.Period, f 
 		return nil, fmt.Errorf("read what was metered in %s: %w", cluster, err)
 	}
 	return out, nil
+}
+
+// runsIn are the runs in a period, or those of one job.
+func runsIn(ctx context.Context, u *usage.Store, cluster string, w fairshare.Period, job uint32) ([]usage.Run, error) {
+	if job == 0 {
+		return u.Runs(ctx, cluster, w)
+	}
+	runs, err := u.JobRuns(ctx, cluster, job)
+	return slices.DeleteFunc(runs, func(r usage.Run) bool { return r.Period(w.Until.Time()).Intersect(w).Empty() }), err
 }
 
 func later(a, b time.Time) time.Time {

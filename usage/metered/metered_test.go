@@ -63,7 +63,7 @@ func send(t require.TestingT, db usage.DB, cluster, node string, s sign, buckets
 		s.state = "ok"
 	}
 	text, err := json.Marshal(map[string]any{
-		"cluster": cluster, "node": node, "sent_ms": now, "gpus": gpus, "buckets": slices.Concat([]tally.Bucket{}, buckets),
+		"cluster": cluster, "node": node, "sent_ms": now, "gpus": gpus, "buckets": append([]tally.Bucket{}, buckets...),
 		"agent": map[string]any{
 			"incarnation": incarnation(0), "boot_id": "b", "started_ms": now - 1000, "version": "test", "sampled_ms": now, "spooled": 0,
 			"gpus": s.gpus, "state": s.state,
