@@ -94,6 +94,27 @@ func TestHeartbeat(t *testing.T) {
 	require.Equal(t, now, got)
 }
 
+// What a clock that was ahead has left in the future gives way as soon as it is
+// right again, and not only when that time has come.
+func TestSightingsOfTheFutureGiveWay(t *testing.T) {
+	s := usage.NewStore(pgtest.Pool(t))
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	alive := usage.Recorder{Cluster: "c", Incarnation: "1", Host: "ctl", Version: "1", SeenAt: now.Add(24 * time.Hour)}
+	require.NoError(t, s.WriteQueue(ctx, "c", alive.SeenAt, []usage.Queue{{"a", "u", 1, 8, 2, 16}}))
+	require.NoError(t, s.Heartbeat(ctx, alive))
+
+	alive.SeenAt = now
+	require.NoError(t, s.WriteQueue(ctx, "c", now, nil))
+	require.NoError(t, s.Heartbeat(ctx, alive))
+	queue, seen, err := s.Queue(ctx, "c")
+	require.NoError(t, err)
+	require.Empty(t, queue)
+	require.Equal(t, now, seen)
+	got, _, err := s.LastSeen(ctx, "c")
+	require.NoError(t, err)
+	require.Equal(t, alive, got)
+}
+
 func TestDemandIsTheSumOverIncarnationsThatOnlyGrow(t *testing.T) {
 	s := usage.NewStore(pgtest.Pool(t))
 	hour := window(0, time.Hour)
