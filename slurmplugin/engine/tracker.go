@@ -119,7 +119,7 @@ func (t *tracker) measure(now fairshare.Instant, gpus fairshare.MilliGPUs) {
 func (t *tracker) observe(j *Job) *owner {
 	rec := t.record(j.JobID)
 	if rec.pass != t.pass {
-		rec.pass, rec.missed, rec.place = t.pass, 0, int32(len(t.next))
+		rec.pass, rec.missed, rec.place = t.pass, 0, int32(len(t.next)) //nolint:gosec // job ids have 26 bits
 		t.next = append(t.next, rec)
 		t.seen++
 	}
