@@ -200,11 +200,7 @@ func (s *sim) deliver(r *Result) {
 		in.Charges = s.charges(in.Charges, name, a.charged.sums)
 		in.Unallocated = s.charges(in.Unallocated, name, a.unpaid.sums)
 	}
-	shares := make(map[string]float64)
-	tree := s.standing.budget.Tree(s.instant(s.now))
-	for i := range tree.Nodes {
-		shares[tree.Nodes[i].Name] = tree.Nodes[i].ShareOfCluster
-	}
+	shares, above := s.places()
 	r.WorstPercent = 100
 	var owed, delivered, capped, errors, ratios, squares float64
 	owing := 0
@@ -218,6 +214,9 @@ func (s *sim) deliver(r *Result) {
 			Percent: d.Percent(), StrictPercent: d.StrictPercent(), UnallocHours: d.Unallocated.Hours(),
 		}
 		r.Accounts = append(r.Accounts, a)
+		if above[d.Account] {
+			continue // it is part of the figures of an account above
+		}
 		r.DemandHours += a.DemandHours
 		if d.Owed <= 0 {
 			continue
@@ -245,6 +244,22 @@ func (s *sim) deliver(r *Result) {
 	if squares > 0 {
 		r.Jain = ratios * ratios / (float64(owing) * squares)
 	}
+}
+
+// places is by account its share of the cluster, and whether jobs run in an
+// account above it as well.
+func (s *sim) places() (shares map[string]float64, above map[string]bool) {
+	shares, above = make(map[string]float64), make(map[string]bool)
+	tree := s.standing.budget.Tree(s.instant(s.now))
+	for i := range tree.Nodes {
+		n := &tree.Nodes[i]
+		shares[n.Name] = n.ShareOfCluster
+		if n.Parent >= 0 {
+			parent := tree.Nodes[n.Parent].Name
+			above[n.Name] = above[parent] || slices.Contains(s.names, parent)
+		}
+	}
+	return shares, above
 }
 
 // bucket is the period of a bucket, as far as the run goes.

@@ -207,3 +207,36 @@ func TestGeneratorIsWhatItSays(t *testing.T) {
 	require.Len(t, few.Jobs, 1000)
 	require.InDelta(t, 0.5, few.Load(1024), 0.1)
 }
+
+// What an account above is owed and got contains what those below it were and did.
+func TestAccountsBelowOthersAreNotCountedTwice(t *testing.T) {
+	cfg := scenario(t, "gpubudget", 2, job(0, 4, 0, 60), job(1, 4, 0, 60))
+	cfg.Budget = &fairshare.Budget{Accounts: []fairshare.Account{
+		{Name: "a", Parent: Always("root"), Share: Always(fairshare.Whole), Users: []fairshare.Member{{User: "ann", In: Always(fairshare.EqualPart)}}},
+		{Name: "b", Parent: Always("a"), Share: Always(fairshare.Whole / 2), Users: []fairshare.Member{{User: "bob", In: Always(fairshare.EqualPart)}}},
+		{Name: "c", Parent: Always("root"), Share: Always(fairshare.Share(0))},
+	}}
+	r, _ := recorded(t, cfg)
+	require.Len(t, r.Accounts, 3)
+	require.InDelta(t, 8, r.OwedHours, 1e-9)
+	require.InDelta(t, 8, r.DemandHours, 1e-9)
+	require.InDelta(t, 100, r.DeliveredPercent, 1e-9)
+}
+
+// A ranking that puts all in the same places changes no priority, so that it makes
+// no difference whether the order is worked out anew.
+func TestSamePlaces(t *testing.T) {
+	b := scenario(t, "fifo", 1).Budget
+	b.Capacity = Always(4 * fairshare.GPU)
+	rank := func(used ...int64) *fairshare.Ranking {
+		in := fairshare.Input{Budget: b, Window: fairshare.Period{From: 0, Until: 1000}}
+		for i, u := range used {
+			in.Charges = append(in.Charges, fairshare.Charge{Period: in.Window, Account: string(rune('a' + i)), User: []string{"ann", "bob", "cyd"}[i], Amount: fairshare.GPUMillis(u)})
+		}
+		return fairshare.Rank(in)
+	}
+	require.True(t, samePlaces(rank(1, 2, 3), rank(10, 20, 30)))
+	require.False(t, samePlaces(rank(1, 2, 3), rank(2, 1, 3)))
+	require.False(t, samePlaces(rank(1, 2, 3), rank(1, 2, 2)))
+	require.False(t, samePlaces(rank(1, 2, 3), fairshare.Rank(fairshare.Input{Budget: &fairshare.Budget{}})))
+}

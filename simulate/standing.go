@@ -126,7 +126,9 @@ func (st *standing) refresh(s *sim) {
 	st.passes++
 	switch s.p.Kind {
 	case Budgets:
-		st.rank(s)
+		if !st.rank(s) {
+			return
+		}
 	case Multifactor:
 		st.fairTree(s)
 	case FIFO, Quota:
@@ -142,8 +144,8 @@ func (st *standing) refresh(s *sim) {
 }
 
 // rank ranks everybody, with what each owner was charged in the window and what
-// he is charged ahead.
-func (st *standing) rank(s *sim) {
+// he is charged ahead. It tells whether any priority may have changed.
+func (st *standing) rank(s *sim) (changed bool) {
 	window := fairshare.Lookback(s.instant(s.now), s.p.Lookback)
 	st.ranker.Begin(window, st.budget.Capacity)
 	lookback := int64(s.p.Lookback.Seconds())
@@ -156,7 +158,12 @@ func (st *standing) rank(s *sim) {
 			st.ranker.Ahead(st.numbers[i], usage.ChargeAhead(g.gpus, s.p.Lookback))
 		}
 	}
+	before := st.ranking
 	st.ranking = st.ranker.Rank()
+	clear(st.yields)
+	if st.strict != nil && samePlaces(before, st.ranking) {
+		return false
+	}
 	st.strict = fairshare.NewStrict(st.ranking, fairshare.Weights{MaxAge: uint32(s.p.MaxAge / time.Second)}, st.size, &st.seen)
 	for a, name := range s.names {
 		standing, known := st.ranking.Account(name)
@@ -172,7 +179,26 @@ func (st *standing) rank(s *sim) {
 		}
 		return int(a - b)
 	})
-	clear(st.yields)
+	return true
+}
+
+// samePlaces tells whether two rankings of one budget put all accounts and users
+// in the same places: then the strict priorities made from them are the same.
+func samePlaces(x, y *fairshare.Ranking) bool {
+	if len(x.Accounts) != len(y.Accounts) || len(x.Users) != len(y.Users) {
+		return false
+	}
+	for i := range x.Accounts {
+		if a, b := &x.Accounts[i], &y.Accounts[i]; a.Rank != b.Rank || a.Funded != b.Funded {
+			return false
+		}
+	}
+	for i := range x.Users {
+		if x.Users[i].Level != y.Users[i].Level {
+			return false
+		}
+	}
+	return true
 }
 
 // key sets the priority of a lane's first job.
