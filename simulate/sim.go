@@ -311,7 +311,10 @@ func (s *sim) start(job int32, pieces []Piece, allocated bool) {
 		start: s.now, limitEnd: s.now + j.Limit, protectedUntil: s.now,
 		gen: sl.gen + 1, pieces: append(sl.pieces[:0], pieces...), record: s.record[job], waited: -1,
 	}
-	if allocated {
+	switch {
+	case s.rules() == nil || allocated && s.p.Contract == nil:
+		sl.protectedUntil = sl.limitEnd // nobody takes its GPUs away
+	case allocated:
 		sl.protectedUntil += s.minRuntime(j)
 	}
 	s.account(sl, int64(j.GPUs))

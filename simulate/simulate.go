@@ -42,7 +42,7 @@ type Config struct {
 type Stint struct {
 	Job            int // index in Workload.Jobs
 	Start, End     int64
-	ProtectedUntil int64 // Start for what isn't allocated
+	ProtectedUntil int64 // Start for what isn't allocated, its time limit where nobody is preempted
 	Waited         int64 // until this start, if it was the job's first; -1 if not
 	Allocated      bool
 	Ended          Ending
