@@ -59,6 +59,12 @@ func (g *Generator) check() error {
 		return fmt.Errorf("generate: %d jobs: there can be at most 100000000", g.Jobs)
 	case !(g.Load > 0) || g.Load > 1000:
 		return fmt.Errorf("generate: a load of %g: it must be above 0 and at most 1000", g.Load)
+	case !(g.Demand >= 0) || g.Demand > 1000:
+		return fmt.Errorf("generate: a demand of %g: it must be 0 to 1000", g.Demand)
+	case g.LargestJob < 1 || g.LargestJob > g.GPUs:
+		return fmt.Errorf("generate: the largest job has %d GPUs: there must be 1 to %d", g.LargestJob, g.GPUs)
+	case !(g.Debug >= 0) || g.Debug > 1 || !(g.Unallocated >= 0) || g.Unallocated > 1:
+		return fmt.Errorf("generate: parts of %g debug and %g unallocated jobs: they must be 0 to 1", g.Debug, g.Unallocated)
 	}
 	return nil
 }

@@ -44,6 +44,7 @@ const (
 	optCalcInterval     = "calc-interval"
 	optBackfillInterval = "backfill-interval"
 	optLargeJob         = "large-job"
+	optPatientGPUs      = "patient-gpus"
 	optTeams            = "accounts"
 	optUsers            = "users"
 	optDays             = "days"
@@ -106,7 +107,7 @@ func simulateFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: optOutage, Usage: "`NODE:FROM:UNTIL`: a node fails, counted from 0; times since the first job; may be repeated"},
 		&cli.StringSliceFlag{Name: optDrain, Usage: "`NODE:FROM:UNTIL`: the same, but what runs there may end"},
 		&cli.StringFlag{Name: optPolicies, Value: strings.Join(simulate.PolicyNames(), ","), Usage: "compare the policies `NAME,...`"},
-		&cli.StringFlag{Name: optSweep, Usage: "`SETTING=VALUE,...`: run once for each value of lookback, min-runtime, min-runtime-cap, half-life, checkpoint, margin, calc-interval, backfill-interval or large-job"},
+		&cli.StringFlag{Name: optSweep, Usage: "`SETTING=VALUE,...`: run once for each value of lookback, min-runtime, min-runtime-cap, half-life, checkpoint, margin, calc-interval, backfill-interval, large-job or patient-gpus"},
 		&cli.StringFlag{Name: optWhatIf, Usage: "`share:ACCOUNT=PERCENT`: run also with this share; what is short is taken from its siblings in proportion"},
 		&cli.StringFlag{Name: optFor, Usage: "end after `DURATION`, or \"all\" when all jobs have ended (default: with the last submission)"},
 		&cli.StringFlag{Name: optLookback, Value: "7d", Usage: "lookback window of gpubudget: `DURATION`"},
@@ -118,13 +119,14 @@ func simulateFlags() []cli.Flag {
 		&cli.StringFlag{Name: optCalcInterval, Value: "5m", Usage: "time between two priority passes: `DURATION`"},
 		&cli.StringFlag{Name: optBackfillInterval, Value: "30s", Usage: "time between two backfill passes: `DURATION`"},
 		&cli.StringFlag{Name: optLargeJob, Usage: "jobs of `GPUS` or more keep the nodes held for them until they start; 0 for none (default: 64 with the contract)"},
+		&cli.StringFlag{Name: optPatientGPUs, Usage: "jobs of `GPUS` or more that have waited for an hour evict smaller ones as docs/contract.md says; 0 for none (default: 32)"},
 		&cli.Uint64Flag{Name: optSeed, Value: g.Seed, Usage: "`NUMBER` from which all that is random follows"},
 		&cli.IntFlag{Name: optDays, Value: g.Days, Usage: "made-up jobs: `DAYS` of them"},
 		&cli.IntFlag{Name: optTeams, Value: g.Accounts, Usage: "made-up jobs: `NUMBER` of accounts"},
-		&cli.IntFlag{Name: optUsers, Value: 0, Usage: "`NUMBER` of users in each account, where they are made up (default: 8; 20 for traces)"},
+		&cli.IntFlag{Name: optUsers, DefaultText: "8; 20 for traces", Usage: "`NUMBER` of users in each account, where they are made up"},
 		&cli.Float64Flag{Name: optLoad, Value: g.Load, Usage: "made-up jobs: GPU time of all as a `MULTIPLE` of what there is"},
 		&cli.Float64Flag{Name: optDemand, Value: g.Demand, Usage: "made-up jobs: GPUs asked for at once as a `MULTIPLE` of what there is; 0 for no limit"},
-		&cli.IntFlag{Name: optJobs, Usage: "made-up jobs: `NUMBER` of them, as long as it takes to make the load"},
+		&cli.IntFlag{Name: optJobs, DefaultText: "as many as make the load", Usage: "made-up jobs: `NUMBER` of them, stretched to make the load"},
 		&cli.IntFlag{Name: optLargest, Value: g.LargestJob, Usage: "made-up jobs: the largest has `GPUS`"},
 		&cli.Float64Flag{Name: optDebugPart, Value: g.Debug, Usage: "made-up jobs: `PART` that somebody waits for"},
 		&cli.Float64Flag{Name: optUnallocatedPart, Value: g.Unallocated, Usage: "made-up jobs: `PART` that declares a minimum runtime of 0"},

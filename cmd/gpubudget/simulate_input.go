@@ -145,6 +145,9 @@ func generate(c *cli.Context, s *scene) error {
 	g.Seed, g.GPUs, g.Days, g.Accounts = c.Uint64(optSeed), s.cluster.GPUs(), c.Int(optDays), c.Int(optTeams)
 	g.Load, g.Demand, g.Jobs, g.LargestJob = c.Float64(optLoad), c.Float64(optDemand), c.Int(optJobs), c.Int(optLargest)
 	g.Debug, g.Unallocated = c.Float64(optDebugPart), c.Float64(optUnallocatedPart)
+	if !c.IsSet(optLargest) {
+		g.LargestJob = min(g.LargestJob, g.GPUs)
+	}
 	if c.Int(optUsers) != 0 {
 		g.Users = c.Int(optUsers)
 	}
@@ -413,6 +416,18 @@ func settings() map[string]setting {
 			}
 			return nil
 		},
+		optPatientGPUs: func(p *simulate.Policy, value string) error {
+			n, err := strconv.ParseInt(value, 10, 32)
+			if err != nil || n < 0 {
+				return fmt.Errorf("%q is no number of GPUs", value)
+			}
+			if p.Contract != nil {
+				rules := *p.Contract
+				rules.PatientGPUs = n
+				p.Contract = &rules
+			}
+			return nil
+		},
 		optLargeJob: func(p *simulate.Policy, value string) error {
 			n, err := strconv.Atoi(value)
 			if err != nil || n < 0 {
@@ -424,7 +439,7 @@ func settings() map[string]setting {
 	}
 }
 
-var settingOrder = []string{optLookback, optHalfLife, optMinRuntime, optMinRuntimeCap, optCheckpoint, optCalcInterval, optBackfillInterval, optMargin, optLargeJob}
+var settingOrder = []string{optLookback, optHalfLife, optMinRuntime, optMinRuntimeCap, optCheckpoint, optCalcInterval, optBackfillInterval, optMargin, optLargeJob, optPatientGPUs}
 
 // variants are the runs that the options ask for.
 func variants(c *cli.Context, s *scene) ([]variant, error) {
