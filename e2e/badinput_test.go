@@ -450,10 +450,17 @@ func (b *ill) deletedAccount() {
 	for _, shares := range []string{"ledger", "slurm"} {
 		b.configure("Shares=" + shares)
 		b.wait("shares by "+shares, func() bool { return (b.priority(waits) <= 100_000) == (shares == "slurm") })
-		// A job that is known to slurmdbd would keep sacctmgr from deleting its
-		// account: that takes a moment, or its being eligible.
-		id := b.pend(bob, "doomed", "--begin=now+1hour")
-		b.sacctmgr("delete", "account", "doomed")
+		// Once slurmdbd knows of the job sacctmgr doesn't delete its account any
+		// more: mostly that takes a moment.
+		var id uint32
+		b.wait("the account to be deleted", func() bool {
+			id = b.pend(bob, "doomed", "--begin=now+1hour")
+			_, err := b.Exec(b.ctx, "root", "sacctmgr", "--immediate", "delete", "account", "doomed")
+			if err != nil {
+				b.cancel(id)
+			}
+			return err == nil
+		})
 		b.says("user:" + bob + ", held 1 jobs")
 		b.wait("the reason", func() bool { return b.reason(id) == "InvalidAccount" })
 		if shares == "slurm" {
