@@ -6,12 +6,14 @@ package report
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
 	"gpubudget/budgets"
 	"gpubudget/fairshare"
 	"gpubudget/usage"
+	"gpubudget/usage/metered"
 )
 
 // DefaultStaleAfter is how long the recorder may be silent before its data
@@ -29,6 +31,9 @@ type Options struct {
 	// who moves the window on. What is charged in it does not depend on that.
 	Pieces int
 	Cuts   []fairshare.Instant
+	// Metered: what the meters on the nodes saw is read as well. In a large cluster
+	// that takes longer than all the rest.
+	Metered bool
 }
 
 // cuts are the instants at which charges in a window are to be split, if they
@@ -122,6 +127,10 @@ type Row struct {
 
 	PendingJobs, PendingGPUs int64 // what can run and waits
 	RunningJobs, RunningGPUs int64
+
+	// Metered is what meters saw of the runs in the window, charged or not; empty
+	// unless Options ask for it.
+	Metered metered.Sum
 }
 
 // IsUser tells whether the row is a user's.
@@ -181,6 +190,12 @@ func Build(ctx context.Context, b *budgets.Store, u *usage.Store, cluster string
 		milli += int64(step.Value) * step.Intersect(r.Window).Millis()
 	}
 	r.CapacityTime = fairshare.GPUMillis(milli / int64(fairshare.GPU))
-	r.fill(rec)
+	var sums []metered.Sum
+	if o.Metered {
+		if sums, err = metered.NewStore(u.DB()).Sums(ctx, cluster, r.Window, metered.Filter{OpenUntil: fairshare.At(r.UsedUntil)}); err != nil {
+			return nil, fmt.Errorf("report on %s: %w", cluster, err)
+		}
+	}
+	r.fill(rec, sums)
 	return r, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"gpubudget/fairshare"
 	"gpubudget/usage"
+	"gpubudget/usage/metered"
 )
 
 // maxBuckets bounds the number of buckets that delivery is measured in: for a
@@ -17,7 +18,7 @@ import (
 const maxBuckets = 5000
 
 // fill works out the rows.
-func (r *Report) fill(rec *Record) {
+func (r *Report) fill(rec *Record, sums []metered.Sum) {
 	in := rec.Input()
 	_, free := usage.Charges(rec.Open, r.UsedUntil)
 	free = slices.Concat(rec.Free, free)
@@ -37,6 +38,34 @@ func (r *Report) fill(rec *Record) {
 	b.tree(queue)
 	b.closed(queue)
 	b.rest()
+	b.meter(sums)
+}
+
+// meter adds what was metered: to the user's row, to his account's and to those of
+// the accounts above it. What is of a closed account counts where that stood last.
+func (b *builder) meter(sums []metered.Sum) {
+	rows := make(map[userKey]*Row, len(b.report.Rows))
+	for i := range b.report.Rows {
+		row := &b.report.Rows[i]
+		rows[userKey{row.Account, row.User}] = row
+	}
+	for i := range sums {
+		sum := &sums[i]
+		add := func(key userKey) {
+			if row := rows[key]; row != nil {
+				row.Metered.Add(sum)
+			}
+		}
+		if sum.User != "" {
+			add(userKey{sum.Account, sum.User})
+		}
+		add(userKey{account: sum.Account})
+		met := map[string]bool{sum.Account: true}
+		for parent := b.parents[sum.Account]; parent != "" && !met[parent]; parent = b.parents[parent] {
+			met[parent] = true
+			add(userKey{account: parent})
+		}
+	}
 }
 
 // bucketFor is the length of the buckets in which delivery is measured.

@@ -38,6 +38,13 @@ var columns = []column{
 	{"Account", -20, "account, indented by its level in the tree", func(_ *report.Report, row *report.Row) cell {
 		return text(strings.Repeat(" ", row.Depth) + orNone(row.Account))
 	}},
+	{"BusyH", 11, "GPU-hours at work, as far as meters know", func(_ *report.Report, row *report.Row) cell {
+		busy := row.Metered.Amounts.Busy
+		if busy == nil {
+			return unknown
+		}
+		return hours(fairshare.GPUMillis(*busy))
+	}},
 	{"Cluster", 10, "cluster", func(r *report.Report, _ *report.Row) cell { return text(r.Cluster) }},
 	{"Delivered%", 10, "delivered of what was owed, over the window", func(_ *report.Report, row *report.Row) cell {
 		percent, ok := row.Percent()
@@ -54,6 +61,13 @@ var columns = []column{
 	}},
 	{"LevelFS", 10, "share by usage, compared to siblings; above 1: under-served", func(_ *report.Report, row *report.Row) cell {
 		return numberIf(hasLevelFS(row), row.LevelFS, 6, "")
+	}},
+	{"Meter%", 7, "metered of what was used in the window", func(_ *report.Report, row *report.Row) cell {
+		percent, ok := row.Metered.Percent()
+		if !ok {
+			return unknown
+		}
+		return numberIf(true, percent, 2, "")
 	}},
 	{"OwedH", 11, "GPU-hours owed: what was due and asked for", func(_ *report.Report, row *report.Row) cell {
 		return hoursIf(!row.IsUser() && row.Place != report.Unbudgeted, row.Owed)
@@ -93,15 +107,29 @@ var columns = []column{
 	}},
 	{"UsedH", 11, "GPU-hours charged in the window", func(_ *report.Report, row *report.Row) cell { return hours(row.Used) }},
 	{"User", 10, "user; empty in an account's own row", func(_ *report.Report, row *report.Row) cell { return text(row.User) }},
+	{"Util%", 7, "mean utilisation while it is known", func(_ *report.Report, row *report.Row) cell {
+		utilisation, known := row.Metered.Amounts.Utilisation()
+		if !known {
+			return unknown
+		}
+		return numberIf(true, 100*utilisation, 2, "")
+	}},
 }
 
 var (
 	usualColumns = []string{"Account", "User", "Share", "EntitledH", "UsedH", "Ratio", "Delivered%", "FairShare", "Rank", "Pending", "Running"}
 	longColumns  = []string{
 		"Account", "User", "Share", "ShareOfCluster", "EntitledH", "UsedH", "Ratio", "OwedH", "DeliveredH", "Delivered%", "Strict%",
-		"UnallocH", "LevelFS", "FairShare", "Rank", "Pending", "Running", "State",
+		"UnallocH", "BusyH", "Util%", "Meter%", "LevelFS", "FairShare", "Rank", "Pending", "Running", "State",
 	}
 )
+
+// meteredColumns are made from what meters saw, which is read only if one of them
+// is to be shown.
+var meteredColumns = []string{"BusyH", "Util%", "Meter%"}
+
+// unknown stands for what no meter knows: that is not 0.
+var unknown = text("-")
 
 func text(s string) cell { return cell{text: s} }
 

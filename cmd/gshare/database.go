@@ -26,28 +26,34 @@ const readTimeout = time.Minute
 // read makes the reports of the clusters asked for, all from one state of the
 // database.
 func (p *program) read(ctx context.Context, o options) ([]*report.Report, error) {
+	var reports []*report.Report
+	err := p.look(ctx, o, func(ctx context.Context, tx pgx.Tx, c conf.Conf) (err error) {
+		reports, err = p.build(ctx, tx, o, c)
+		return err
+	})
+	return reports, err
+}
+
+// look has read look at one state of the database.
+func (p *program) look(ctx context.Context, o options, read func(context.Context, pgx.Tx, conf.Conf) error) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	c, err := conf.Load(o.conf)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	pool, err := conf.Connect(ctx, o.dsn, c)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer pool.Close()
 	config := pool.Config().ConnConfig
 	if err := conf.CheckSchema(ctx, config); err != nil {
-		return nil, conf.ExplainAccess(err, config, conf.Read)
+		return conf.ExplainAccess(err, config, conf.Read)
 	}
-	var reports []*report.Report
 	view := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err = pgx.BeginTxFunc(ctx, pool, view, func(tx pgx.Tx) error {
-		reports, err = p.build(ctx, tx, o, c)
-		return err
-	})
-	return reports, conf.ExplainAccess(err, config, conf.Read)
+	err = pgx.BeginTxFunc(ctx, pool, view, func(tx pgx.Tx) error { return read(ctx, tx, c) })
+	return conf.ExplainAccess(err, config, conf.Read)
 }
 
 func (p *program) build(ctx context.Context, tx pgx.Tx, o options, c conf.Conf) ([]*report.Report, error) {
@@ -63,7 +69,7 @@ func (p *program) build(ctx context.Context, tx pgx.Tx, o options, c conf.Conf) 
 	now := p.now()
 	var reports []*report.Report
 	for _, cluster := range clusters {
-		r, err := report.Build(ctx, ledger, used, cluster, now, report.Options{})
+		r, err := report.Build(ctx, ledger, used, cluster, now, report.Options{Metered: o.metered})
 		if err != nil {
 			return nil, err
 		}

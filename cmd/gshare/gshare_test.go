@@ -38,6 +38,7 @@ func newExample(t *testing.T) example {
 	t.Helper()
 	pool := pgtest.Pool(t)
 	reporttest.Load(t, pool)
+	reporttest.LoadMeter(t, pool)
 	note := budgets.Note{Actor: "root", From: reporttest.Start}
 	b := budgets.NewStore(pool)
 	_, err := b.AddAccount(context.Background(), "mini", "tiny", "root", fairshare.Whole, note)
@@ -99,6 +100,15 @@ func TestGolden(t *testing.T) {
 		{"user_of_one_cluster", e, []string{"--clusters=all", "-nu", "cyd"}},
 		{"unfunded", e, []string{"-aM", "mini", "-o", "account,levelfs,ratio,state"}},
 		{"stale", later, []string{"-U"}},
+		{"metered", e, []string{"-a", "-o", "account,user,usedh,unalloc,busyh,util,meter"}},
+		{"idle", e, []string{"-a", "--idle"}},
+		{"idle_own", e, []string{"--idle"}},
+		{"idle_of_user", e, []string{"--idle", "-u", "cyd", "-M", "titan,mini"}},
+		{"idle_of_account", e, []string{"-a", "--idle", "-A", "nlp"}},
+		{"idle_longer", e, []string{"-anP", "--idle", "--idle-for=5h"}},
+		{"idle_power", e, []string{"-ap", "--idle", "--idle-power=50"}},
+		{"idle_silent", later, []string{"-a", "--idle"}},
+		{"idle_json", e, []string{"-a", "--idle", "--json"}},
 		{"json", e, []string{"-a", "--json"}},
 		{"json_two_clusters", e, []string{"--json", "-M", "mini,titan", "-A", "root"}},
 		{"helpformat", e, []string{"-e"}},
@@ -146,6 +156,11 @@ func TestErrors(t *testing.T) {
 		{[]string{"--all=yes"}, exitUsage, `option --all takes no value`},
 		{[]string{"-A"}, exitUsage, `option -A needs a value`},
 		{[]string{"--format"}, exitUsage, `option --format needs a value`},
+		{[]string{"--idle-for", "5m"}, exitUsage, `--idle-for and --idle-power go with --idle`},
+		{[]string{"--idle", "-o", "user"}, exitUsage, `--idle has columns of its own: leave out --format`},
+		{[]string{"--idle", "--idle-for=-1s"}, exitUsage, `--idle-for and --idle-power must not be negative`},
+		{[]string{"--idle", "--idle-power=NaN"}, exitUsage, `--idle-for and --idle-power must not be negative`},
+		{[]string{"--idle", "-A", "visoin"}, exitError, `cluster titan has no account "visoin": did you mean vision?`},
 		{[]string{"vision"}, exitUsage, `unexpected argument "vision": name accounts with -A and users with -u`},
 		{[]string{"-u", "4000000000"}, exitUsage, `no user has the uid 4000000000`},
 		{[]string{"--completion", "fish"}, exitUsage, `no completion for shell "fish": there is one for bash and one for zsh`},

@@ -61,6 +61,11 @@ type (
 		UnallocHours   float64  `json:"unallocated_gpu_hours"`
 		UnallocMillis  int64    `json:"unallocated_gpu_ms"`
 
+		BusyHours   *float64 `json:"busy_gpu_hours"`
+		Utilisation *float64 `json:"utilisation"`
+		Metered     *float64 `json:"metered_percent"`
+		EnergyKWh   *float64 `json:"energy_kwh"`
+
 		LevelFS         *float64 `json:"level_fs"`
 		LevelFSInfinite bool     `json:"level_fs_infinite"`
 		FairShare       *float64 `json:"fairshare"`
@@ -107,7 +112,9 @@ func rowJSON(row *report.Row) jsonRow {
 	ratio, hasRatio := row.Ratio()
 	percent, hasPercent := row.Percent()
 	strict, hasStrict := row.StrictPercent()
-	return jsonRow{
+	utilisation, hasUtilisation := row.Metered.Amounts.Utilisation()
+	metered, hasMetered := row.Metered.Percent()
+	out := jsonRow{
 		Account: row.Account, User: valueIf(row.IsUser(), row.User), Parent: valueIf(row.Parent != "", row.Parent),
 		Depth: row.Depth, State: state(row),
 		Share: finiteIf(inTree, percentOf(row.Share)/100), EqualPart: row.EqualPart, ShareOfCluster: finiteIf(inTree, row.ShareOfCluster),
@@ -120,7 +127,15 @@ func rowJSON(row *report.Row) jsonRow {
 		LevelFS: finiteIf(hasLevelFS(row), row.LevelFS), LevelFSInfinite: hasLevelFS(row) && math.IsInf(row.LevelFS, 1),
 		FairShare: finiteIf(row.IsUser() && row.Factor > 0, row.Factor), Rank: valueIf(row.Rank > 0, row.Rank),
 		PendingGPUs: row.PendingGPUs, PendingJobs: row.PendingJobs, RunningGPUs: row.RunningGPUs, RunningJobs: row.RunningJobs,
+		Utilisation: finiteIf(hasUtilisation, utilisation), Metered: finiteIf(hasMetered, metered),
 	}
+	if busy := row.Metered.Amounts.Busy; busy != nil {
+		out.BusyHours = new(fairshare.GPUMillis(*busy).Hours())
+	}
+	if energy := row.Metered.Amounts.Energy; energy != nil {
+		out.EnergyKWh = new(float64(*energy) / 3.6e9)
+	}
+	return out
 }
 
 func valueIf[T any](ok bool, v T) *T {

@@ -4,9 +4,13 @@ package main
 
 import (
 	"os/user"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
+
+	"gpubudget/usage/metered"
 )
 
 // Names of the options. Those of sshare mean what they mean there.
@@ -20,6 +24,9 @@ const (
 	optFormat     = "format"
 	optHelp       = "help"
 	optHelpFormat = "helpformat"
+	optIdle       = "idle"
+	optIdleFor    = "idle-for"
+	optIdlePower  = "idle-power"
 	optJSON       = "json"
 	optLong       = "long"
 	optNoHeader   = "noheader"
@@ -49,6 +56,9 @@ func flags() []cli.Flag {
 		&cli.BoolFlag{Name: optUsersOnly, Aliases: []string{"U"}, Usage: "show users only, no accounts"},
 		&cli.BoolFlag{Name: optVerbose, Aliases: []string{"v"}, Usage: "say on standard error what is shown"},
 		&cli.BoolFlag{Name: optVersion, Aliases: []string{"V"}, Usage: "print the version"},
+		&cli.BoolFlag{Name: optIdle, Usage: "list the GPUs that jobs hold now and do nothing with, and what that costs, in place of the accounts"},
+		&cli.DurationFlag{Name: optIdleFor, Value: defaultIdleFor, Usage: "with --idle: those that have been idle for a `TIME` at least (default: 10m)"},
+		&cli.Float64Flag{Name: optIdlePower, Value: metered.WorkingWatts, Usage: "with --idle: a GPU that draws more than so many `WATTS` does something (default: 200)"},
 		&cli.BoolFlag{Name: optJSON, Usage: "print JSON with all fields, in full precision"},
 		&cli.StringFlag{Name: optDSN, Usage: "connect to the database at `DSN`, a libpq connection string or URL"},
 		&cli.StringFlag{Name: optConf, Usage: "read the configuration `FILE`"},
@@ -98,15 +108,33 @@ type options struct {
 	layout    layout
 	noHeader  bool
 	verbose   bool
+	metered   bool // something of what meters saw is shown
+
+	idle      bool // GPUs that do nothing are listed, and no accounts
+	idleFor   time.Duration
+	idlePower float64
 }
+
+// defaultIdleFor is how long a GPU must have done nothing to be listed: jobs read
+// and write files in between.
+const defaultIdleFor = 10 * time.Minute
 
 func (p *program) options(c *cli.Context) (options, error) {
 	o := options{
 		dsn: c.String(optDSN), conf: c.String(optConf),
 		clusters: lower(words(c.StringSlice(optCluster))),
 		noHeader: c.Bool(optNoHeader), verbose: c.Bool(optVerbose),
+		idle: c.Bool(optIdle), idleFor: c.Duration(optIdleFor), idlePower: c.Float64(optIdlePower),
 	}
 	o.named = len(o.clusters) > 0
+	switch {
+	case !o.idle && (c.IsSet(optIdleFor) || c.IsSet(optIdlePower)):
+		return options{}, usagef("--%s and --%s go with --%s", optIdleFor, optIdlePower, optIdle)
+	case o.idle && c.IsSet(optFormat):
+		return options{}, usagef("--%s has columns of its own: leave out --%s", optIdle, optFormat)
+	case o.idleFor < 0 || !(o.idlePower >= 0):
+		return options{}, usagef("--%s and --%s must not be negative", optIdleFor, optIdlePower)
+	}
 	var err error
 	if o.show, err = p.selection(c); err != nil {
 		return options{}, err
@@ -122,6 +150,7 @@ func (p *program) options(c *cli.Context) (options, error) {
 	case c.Bool(optParsable):
 		o.layout = parsable
 	}
+	o.metered = !o.idle && (o.layout == asJSON || slices.ContainsFunc(o.columns, func(c column) bool { return slices.Contains(meteredColumns, c.name) }))
 	return o, nil
 }
 

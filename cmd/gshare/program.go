@@ -80,6 +80,9 @@ func (p *program) act(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if o.idle {
+		return p.actIdle(c.Context, o)
+	}
 	reports, err := p.read(c.Context, o)
 	if err != nil {
 		return err

@@ -278,6 +278,7 @@ func TestWhatIsMeteredAndWhatIsNotAddUpToTheRun(t *testing.T) {
 			}
 			require.Equal(t, charged(t, db, w.cluster, window), sum, "what is charged")
 			w.checkOutside(r)
+			w.checkSums(s, r)
 		}
 	})
 }
@@ -319,4 +320,42 @@ func (w *world) checkOutside(r *metered.Reading) {
 		}
 	}
 	require.Equal(w.T, want, got)
+}
+
+// checkSums holds what Postgres adds up against the reading.
+func (w *world) checkSums(s *metered.Store, r *metered.Reading) {
+	sums, err := s.Sums(ctx, w.cluster, r.Period, metered.Filter{})
+	require.NoError(w.T, err)
+	var want metered.Sum
+	counted := true // once at most, and no more GPUs than the run has
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		want.Used += run.Used
+		want.Covered += run.Covered
+		counted = counted && len(run.Extra) == 0 && !w.overlap(run) && run.Suspended == 0
+	}
+	var got metered.Sum
+	for i := range sums {
+		got.Add(&sums[i])
+	}
+	require.Equal(w.T, want.Used, got.Used)
+	require.LessOrEqual(w.T, got.Covered, got.Used)
+	require.GreaterOrEqual(w.T, got.Covered, want.Covered-60) // rounded, where time was suspended
+	if counted {
+		require.Equal(w.T, want.Covered, got.Covered)
+	}
+}
+
+// overlap tells whether two incarnations have counted the same time of a run.
+func (w *world) overlap(run *metered.Run) bool {
+	for i := range w.buckets {
+		for j := range w.buckets[:i] {
+			a, b := &w.buckets[i], &w.buckets[j]
+			if a.JobID == run.JobID && b.JobID == run.JobID && a.Restart == b.Restart && a.GPU == b.GPU &&
+				!period(a.From, a.Until).Intersect(period(b.From, b.Until)).Empty() {
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package metered_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gpubudget/agent/tally"
+	"gpubudget/fairshare"
+	"gpubudget/internal/pgtest"
+	"gpubudget/usage"
+	"gpubudget/usage/metered"
+)
+
+// Held and idle is what a job holds now, with no work seen for a while and no
+// power drawn that tells otherwise. What is not known is not idle.
+func TestIdle(t *testing.T) {
+	db := pgtest.Pool(t)
+	u, s := usage.NewStore(db), metered.NewStore(db)
+	now := fairshare.At(time.Now().Add(-time.Second))
+	began := now - 3*hours
+	open := run("titan", 1, 0, 8, period(began, now))
+	open.EndedAt, open.EndState, open.Account = nil, "", "seg"
+	require.NoError(t, u.WriteRuns(ctx, []usage.Run{open}))
+
+	var all []tally.Bucket
+	hold := func(job uint32, gpu string, until fairshare.Instant, change func(b *tally.Bucket)) {
+		buckets := held(job, 0, gpu, 1, period(began, until))
+		for i := range buckets {
+			change(&buckets[i])
+		}
+		all = append(all, buckets...)
+	}
+	idle := func(since fairshare.Instant, watts int64) func(b *tally.Bucket) {
+		return func(b *tally.Bucket) {
+			b.Account, b.BusyKnown, b.Busy = "prolog", b.Held(), new(int64)
+			b.EnergyKnown, b.Energy = b.Held(), new(watts*b.Held())
+			if b.From < since { // it was at work
+				b.Energy = new(700 * b.Held())
+			}
+			if b.Until > since {
+				b.IdleSince = &since
+			}
+		}
+	}
+	hold(1, "idle", now, idle(now-90*minute, 90))
+	hold(1, "shortly", now, idle(now-minute, 90))
+	hold(1, "all-the-time", now, idle(began, 120))
+	hold(1, "draws-power", now, idle(began, 400))
+	hold(1, "powerless", now, func(b *tally.Bucket) { b.BusyKnown, b.Busy, b.IdleSince = b.Held(), new(int64), new(began+minute) })
+	hold(1, "unknown", now, func(*tally.Bucket) {})
+	hold(1, "silent", now-6*minute, idle(began, 90))
+	hold(1, "given-back", now, func(b *tally.Bucket) { idle(began, 90)(b); b.Ended = b.Until == now })
+	hold(2, "no-record", now, idle(began+2*minute, 90))
+	send(t, db, "titan", "n1", sign{gpus: 8, uuids: []string{"idle", "all-the-time"}}, all...)
+
+	type found struct {
+		gpu     string
+		job     uint32
+		account string
+		cost    fairshare.GPUMillis
+	}
+	look := func(atLeast time.Duration, watts float64) (got []found) {
+		list, err := s.Idle(ctx, "titan", time.Now(), atLeast, watts)
+		require.NoError(t, err)
+		for _, i := range list {
+			got = append(got, found{i.GPU, i.JobID, i.Account, i.Cost()})
+			if i.GPU == "idle" {
+				require.InDelta(t, 90, *i.Watts, 1, "what it drew while it was at work does not count")
+				require.Equal(t, int64(0), *i.Index)
+				require.Equal(t, []any{"H200", "ann", began, now}, []any{i.Model, i.User, i.HeldFrom, i.Until})
+			}
+		}
+		return got
+	}
+	const m = fairshare.GPUMillis(minute)
+	listed := []found{{"all-the-time", 1, "seg", 180 * m}, {"powerless", 1, "seg", 179 * m}, {"no-record", 2, "prolog", 178 * m}, {"idle", 1, "seg", 90 * m}}
+	require.Equal(t, listed, look(10*time.Minute, metered.WorkingWatts))
+	require.Equal(t, append(listed, found{"shortly", 1, "seg", m}), look(0, metered.WorkingWatts))
+	require.Equal(t, []found{{"powerless", 1, "seg", 179 * m}}, look(100*time.Minute, 50))
+	require.Len(t, look(10*time.Minute, 1000), 5, "power is let be what it will")
+}
