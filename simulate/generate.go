@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"time"
 
 	"gpubudget/fairshare"
@@ -46,28 +47,30 @@ func DefaultGenerator() Generator {
 }
 
 func (g *Generator) check() error {
-	switch {
-	case g.GPUs < 1 || g.GPUs > mostGPUs:
-		return fmt.Errorf("generate: %d GPUs: there must be 1 to %d", g.GPUs, mostGPUs)
-	case g.Days < 1 || g.Days > 3660:
-		return fmt.Errorf("generate: %d days: there must be 1 to 3660", g.Days)
-	case g.Accounts < 1 || g.Accounts > 10_000:
-		return fmt.Errorf("generate: %d accounts: there must be 1 to 10000", g.Accounts)
-	case g.Users < 1 || g.Users > 1000:
-		return fmt.Errorf("generate: %d users of each account: there must be 1 to 1000", g.Users)
-	case g.Jobs < 0 || g.Jobs > 100_000_000:
-		return fmt.Errorf("generate: %d jobs: there can be at most 100000000", g.Jobs)
-	case !(g.Load > 0) || g.Load > 1000:
-		return fmt.Errorf("generate: a load of %g: it must be above 0 and at most 1000", g.Load)
-	case !(g.Demand >= 0) || g.Demand > 1000:
-		return fmt.Errorf("generate: a demand of %g: it must be 0 to 1000", g.Demand)
-	case g.LargestJob < 1 || g.LargestJob > g.GPUs:
-		return fmt.Errorf("generate: the largest job has %d GPUs: there must be 1 to %d", g.LargestJob, g.GPUs)
-	case !(g.Debug >= 0) || g.Debug > 1 || !(g.Unallocated >= 0) || g.Unallocated > 1:
-		return fmt.Errorf("generate: parts of %g debug and %g unallocated jobs: they must be 0 to 1", g.Debug, g.Unallocated)
+	for _, x := range []struct {
+		what       string
+		value      float64
+		from, upTo float64
+	}{
+		{"number of GPUs", float64(g.GPUs), 1, mostGPUs},
+		{"number of days", float64(g.Days), 1, 3660},
+		{"number of accounts", float64(g.Accounts), 1, 10_000},
+		{"number of users of each account", float64(g.Users), 1, 1000},
+		{"number of jobs", float64(g.Jobs), 0, 100_000_000},
+		{"load", g.Load, 1e-6, 1000},
+		{"demand", g.Demand, 0, 1000},
+		{"largest job", float64(g.LargestJob), 1, float64(g.GPUs)},
+		{"part of debug jobs", g.Debug, 0, 1},
+		{"part of unallocated jobs", g.Unallocated, 0, 1},
+	} {
+		if !(x.value >= x.from && x.value <= x.upTo) {
+			return fmt.Errorf("generate: a %s of %s: it must be %s to %s", x.what, plain(x.value), plain(x.from), plain(x.upTo))
+		}
 	}
 	return nil
 }
+
+func plain(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
 // team is an account that submits.
 type team struct {
