@@ -83,8 +83,9 @@ type meter struct {
 	owners []owner             // the members first, as in layout.users
 	used   *Usage
 	epochs []epoch
-	lost   map[Owner]GPUMillis // what counted nowhere
-	latest Owner               // the last that was looked up
+	lost   []GPUMillis // by owner: what counted nowhere; empty if all counted
+	byName []Owner     // all owners as lost ones are listed; found out when there are any
+	latest Owner       // the last that was looked up
 }
 
 type owner struct {
@@ -135,7 +136,7 @@ func (m *meter) begin(window Period) {
 	clear(m.used.total)
 	clear(m.used.direct)
 	clear(m.used.users)
-	clear(m.lost)
+	m.lost = m.lost[:0]
 	m.epochs = m.cutEpochs(m.epochs, window, nil)
 }
 
@@ -145,11 +146,28 @@ func (m *meter) charge(number Owner, p Period, amount GPUMillis) {
 	within, lost := m.spread(m.epochs, o.at, p, amount)
 	m.book(m.used, o, within)
 	if lost != 0 {
-		if m.lost == nil {
-			m.lost = make(map[Owner]GPUMillis)
+		for len(m.lost) < len(m.owners) {
+			m.lost = append(m.lost, 0)
 		}
 		m.lost[number] = add(m.lost[number], lost)
 	}
+}
+
+// inOrder are all owners by account and user. They are sorted when there are
+// new ones, not for each window.
+func (m *meter) inOrder() []Owner {
+	if len(m.byName) == len(m.owners) {
+		return m.byName
+	}
+	m.byName = m.byName[:0]
+	for number := range m.owners {
+		m.byName = append(m.byName, Owner(number))
+	}
+	slices.SortFunc(m.byName, func(x, y Owner) int {
+		a, b := &m.owners[x], &m.owners[y]
+		return cmp.Or(cmp.Compare(a.account, b.account), cmp.Compare(a.memberKey.user, b.memberKey.user))
+	})
+	return m.byName
 }
 
 // book books an amount on an account and a user. Accounts above get it by
@@ -172,14 +190,14 @@ func (m *meter) end() *Usage {
 			m.used.total[a] = add(m.used.total[a], sum)
 		}
 	}
-	for number, amount := range m.lost {
-		if o := &m.owners[number]; amount != 0 {
-			m.used.Unbudgeted = append(m.used.Unbudgeted, Charge{m.used.Window, o.account, o.memberKey.user, amount})
+	if len(m.lost) == 0 {
+		return m.used
+	}
+	for _, number := range m.inOrder() {
+		if o := &m.owners[number]; int(number) < len(m.lost) && m.lost[number] != 0 {
+			m.used.Unbudgeted = append(m.used.Unbudgeted, Charge{m.used.Window, o.account, o.memberKey.user, m.lost[number]})
 		}
 	}
-	slices.SortFunc(m.used.Unbudgeted, func(x, y Charge) int {
-		return cmp.Or(cmp.Compare(x.Account, y.Account), cmp.Compare(x.User, y.User))
-	})
 	return m.used
 }
 
