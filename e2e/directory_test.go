@@ -61,10 +61,10 @@ type directory struct {
 
 func newDirectory(t *testing.T) *directory {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "gpub-nss-")
+	dir, err := os.MkdirTemp("", "gpub-nss-") //nolint:usetesting // of a folder of the test no other user may read
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	require.NoError(t, os.Chmod(dir, 0o777)) //nolint:gosec // slurmctld's user writes in it
+	require.NoError(t, os.Chmod(dir, 0o777))
 	d := &directory{t, dir}
 	d.write("module.c", nssModule)
 	d.write("nsswitch.conf", "passwd: gpubslow files\ngroup: files\nhosts: files dns\n")
@@ -221,7 +221,7 @@ func (s *scenario) runUsers() []string {
 	s.t.Helper()
 	conn, err := pgx.Connect(s.ctx, s.DSN())
 	require.NoError(s.t, err)
-	defer conn.Close(s.ctx) //nolint:errcheck // nothing was written
+	defer conn.Close(s.ctx)
 	rows, err := conn.Query(s.ctx, `SELECT account || '/' || user_name FROM gpubudget.job_run`)
 	require.NoError(s.t, err)
 	users, err := pgx.CollectRows(rows, pgx.RowTo[string])

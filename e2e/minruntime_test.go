@@ -24,7 +24,7 @@ type told struct {
 
 func startTold(t *testing.T) *told {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "gpubudget-told-")
+	dir, err := os.MkdirTemp("", "gpubudget-told-") //nolint:usetesting // of a folder of the test no other user may read
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Chmod(dir, 0o755))
@@ -124,7 +124,7 @@ func (s *told) minRuntimeIsChecked(t *testing.T) {
 	for text, want := range map[string]string{
 		"4:00:01": "the longest minimum runtime is 04:00:00 here", "1-0": "the longest minimum runtime is 04:00:00 here",
 		"-1": "not a time", "2x": "not a time", "": "not a time", "1:2:3:4": "not a time", "1-": "not a time", "1-2h": "not a time",
-		"1.5h": "not a time", " 5": "not a time", "2h3": "not a time", "UNLIMITED": "not a time",
+		"1.5h": "not a time", "5,": "not a time", "2h3": "not a time", "UNLIMITED": "not a time",
 		"99999999999999999999999": "not a time", "18446744073709551616": "not a time",
 	} {
 		_, err := s.Exec(s.ctx, ann, "sbatch", "--min-runtime="+text, "--wrap=true")
