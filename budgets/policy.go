@@ -21,13 +21,14 @@ const (
 	Mode     = "mode"     // how a job's priority is made: strict or additive
 	Bucket   = "bucket"   // what usage and demand are added up by: a duration that divides a day, from 1 second
 	Refresh  = "refresh"  // how often the plugin reads the database: a duration, 1 second to 1 day
-	// Terms of the scheduling contract, for preemption to go by.
+	// MinRuntime and MinRuntimeCap are terms of the scheduling contract, for preemption to go by.
 	MinRuntime    = "min_runtime"     // how long a job that asks for nothing else runs undisturbed: a duration, 0 to 366 days
 	MinRuntimeCap = "min_runtime_cap" // the most that a job can ask for: likewise
+	KeepMeter     = "keep_meter"      // how long the meters' records are kept: a duration, 1 to 3660 days
 )
 
 // Settings are the names of all settings.
-var Settings = []string{Lookback, Mode, Bucket, Refresh, MinRuntime, MinRuntimeCap}
+var Settings = []string{Lookback, Mode, Bucket, Refresh, MinRuntime, MinRuntimeCap, KeepMeter}
 
 // The values of the setting Mode.
 const (
@@ -44,12 +45,15 @@ type Policy struct { //nolint:recvcheck // set fills in what others only read
 	// MinRuntime is the minimum runtime of a job that names none, MinRuntimeCap
 	// the longest that a job can name. Neither is bound to be below the other.
 	MinRuntime, MinRuntimeCap time.Duration
+	// KeepMeter is how long the meters' records are kept. The lookback window
+	// need not fit into it: charges don't come from them.
+	KeepMeter time.Duration
 }
 
 // DefaultPolicy is what is in force where the ledger says nothing.
 var DefaultPolicy = Policy{
 	Lookback: 7 * 24 * time.Hour, Mode: Strict, Bucket: time.Hour, Refresh: 30 * time.Second,
-	MinRuntime: time.Hour, MinRuntimeCap: 8 * time.Hour,
+	MinRuntime: time.Hour, MinRuntimeCap: 8 * time.Hour, KeepMeter: 35 * 24 * time.Hour,
 }
 
 // Policy is the cluster's policy at an instant.
@@ -92,6 +96,8 @@ func (p Policy) Value(setting string) string {
 		return formatDuration(p.MinRuntime)
 	case MinRuntimeCap:
 		return formatDuration(p.MinRuntimeCap)
+	case KeepMeter:
+		return formatDuration(p.KeepMeter)
 	}
 	return ""
 }
@@ -117,6 +123,8 @@ func (p *Policy) set(setting, value string) error {
 		p.MinRuntime = d
 	case MinRuntimeCap:
 		p.MinRuntimeCap = d
+	case KeepMeter:
+		p.KeepMeter = d
 	default:
 		return fmt.Errorf("setting %q is not known to this release", setting)
 	}
@@ -170,6 +178,9 @@ const day = 24 * 60 * 60
 
 // outOfRange is what is wrong with a duration for a setting, "" if nothing is.
 func outOfRange(setting string, seconds int64) string {
+	if setting == KeepMeter {
+		return outOfKeep(seconds)
+	}
 	switch {
 	case setting == Lookback && (seconds < 60 || seconds > 3660*day):
 		return "must be from 1 minute to 3660 days"
@@ -179,6 +190,13 @@ func outOfRange(setting string, seconds int64) string {
 		return "must be from 1 second to 1 day"
 	case (setting == MinRuntime || setting == MinRuntimeCap) && seconds > 366*day:
 		return "must be from 0s to 366 days"
+	}
+	return ""
+}
+
+func outOfKeep(seconds int64) string {
+	if seconds < day || seconds > 3660*day {
+		return "must be from 1 to 3660 days"
 	}
 	return ""
 }

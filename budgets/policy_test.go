@@ -33,7 +33,7 @@ func TestPolicyHasDefaultsAndAHistory(t *testing.T) {
 
 	want := budgets.Policy{
 		Lookback: 36 * time.Hour, Mode: "additive", Bucket: 15 * time.Minute, Refresh: 5 * time.Second,
-		MinRuntime: 2 * time.Hour, MinRuntimeCap: 8 * time.Hour,
+		MinRuntime: 2 * time.Hour, MinRuntimeCap: 8 * time.Hour, KeepMeter: 35 * 24 * time.Hour,
 	}
 	require.Equal(t, want, at(3))
 	want.Lookback, want.Refresh, want.MinRuntimeCap = 3*time.Minute, 30*time.Second, time.Hour
@@ -53,6 +53,7 @@ func TestPolicyValues(t *testing.T) {
 		budgets.Bucket:     {"1s", "1m", "90m", "1h", "24h", "1d"},
 		budgets.Refresh:    {"1s", "30s", "1d"},
 		budgets.MinRuntime: {"0", "0s", "1s", "90m", "366d"}, budgets.MinRuntimeCap: {"0s", "8h", "366d"},
+		budgets.KeepMeter: {"1d", "35d", "36h", "3660d"},
 	} {
 		for _, value := range values {
 			ok(t)(s.SetPolicy(ctx, cluster, setting, value, by(day(0))))
@@ -75,7 +76,8 @@ func TestPolicyRefusesOtherValues(t *testing.T) {
 		budgets.Bucket:     {"", "0s", "7m", "25h", "2d", "1500ms", "-1h"},
 		budgets.Refresh:    {"", "0s", "25h", "0.5s", "-1s"},
 		budgets.MinRuntime: {"", "-1s", "1.5s", "367d", "366d1s", "1"}, budgets.MinRuntimeCap: {"", "-1s", "0.5h0.5s", "366d1s"},
-		"window": {"7d"},
+		budgets.KeepMeter: {"", "0s", "23h", "3661d", "35"},
+		"window":          {"7d"},
 	} {
 		for _, value := range values {
 			_, err := s.SetPolicy(ctx, cluster, setting, value, by(day(0)))
@@ -90,6 +92,7 @@ func TestPolicyRefusesOtherValues(t *testing.T) {
 		budgets.Lookback: {"59s", "60", "316224001s", "1m"}, budgets.Mode: {"loose"},
 		budgets.Bucket: {"0s", "420s", "86401s"}, budgets.Refresh: {"0s", "86401s"}, "window": {"60s"},
 		budgets.MinRuntime: {"-1s", "00s", "1h", "31622401s"}, budgets.MinRuntimeCap: {"", "60", "31622401s", "100000000s"},
+		budgets.KeepMeter: {"", "0s", "86399s", "316224001s", "35d"},
 	} {
 		for _, value := range values {
 			_, err := pool.Exec(ctx, `INSERT INTO gpubudget.ledger (cluster, kind, actor, setting, value)

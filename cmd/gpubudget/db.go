@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -11,15 +12,17 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/urfave/cli/v2"
 
+	"gpubudget/budgets"
 	"gpubudget/cmd/gpubudget/output"
 	"gpubudget/conf"
 	"gpubudget/migrations"
+	"gpubudget/usage/metered"
 )
 
 func (p *program) dbCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "db",
-		Usage: "create or upgrade the database's schema",
+		Usage: "create or upgrade the database's schema, drop old records",
 		Subcommands: []*cli.Command{
 			{
 				Name:  "migrate",
@@ -39,6 +42,18 @@ same time wait for each other.`,
 					"gpubudget db status",
 					"gpubudget db status --json"),
 				Action: p.dbStatus,
+			},
+			{
+				Name:  "prune",
+				Usage: "drop the meters' records that are older than the policy keeps them",
+				Description: describe(`
+Drops whole days of what the agents on the nodes have measured, once they are
+older than the setting keep_meter says (35 days by default); where clusters share
+a database, the longest of theirs. Budgets, runs and what was charged stay. It is
+for the schema's owner, once a day from cron or a timer.`,
+					"gpubudget db prune",
+					"gpubudget policy set keep_meter 90d"),
+				Action: p.dbPrune,
 			},
 		},
 	}
@@ -79,6 +94,62 @@ func (p *program) dbMigrate(c *cli.Context) error {
 		p.sayf(c, "the schema is up to date")
 	}
 	return nil
+}
+
+// pruneTimeout is how long readers and writers may keep a day from being dropped,
+// and would have to wait behind it: the next run comes.
+const pruneTimeout = 10 * time.Second
+
+func (p *program) dbPrune(c *cli.Context) error {
+	if err := wantArguments(c, 0); err != nil {
+		return err
+	}
+	return p.withDatabase(c, func(db *database) error {
+		now, err := db.now(c.Context)
+		if err != nil {
+			return err
+		}
+		keep, err := db.keepMeter(c.Context, now)
+		if err != nil {
+			return err
+		}
+		dropped, err := metered.NewStore(db.pool).Prune(c.Context, now.Add(-keep), pruneTimeout)
+		if err != nil {
+			return err
+		}
+		if len(dropped) == 0 {
+			p.sayf(c, "nothing is older than %s", keepText(keep))
+		}
+		for _, day := range dropped {
+			p.sayf(c, "dropped %s", day.Format(time.DateOnly))
+		}
+		return nil
+	})
+}
+
+func keepText(d time.Duration) string {
+	return budgets.Policy{KeepMeter: d}.Value(budgets.KeepMeter)
+}
+
+// keepMeter is how long the meters' records are kept: the longest that any cluster
+// wants them.
+func (db *database) keepMeter(ctx context.Context, now time.Time) (time.Duration, error) {
+	clusters, err := db.ledger.Clusters(ctx)
+	if err != nil {
+		return 0, err
+	}
+	keep := time.Duration(0)
+	for _, cluster := range clusters {
+		policy, err := db.ledger.Policy(ctx, cluster, now)
+		if err != nil {
+			return 0, err
+		}
+		keep = max(keep, policy.KeepMeter)
+	}
+	if keep == 0 { // no ledger yet
+		keep = budgets.DefaultPolicy.KeepMeter
+	}
+	return keep, nil
 }
 
 // migrationRow is a migration as it is printed.

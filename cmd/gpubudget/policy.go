@@ -34,6 +34,7 @@ refresh          how often the plugin reads the database: 1 second to 1 day
 min_runtime      minimum runtime of a job that names none: 0s to 366 days
                  (default 1h)
 min_runtime_cap  the longest minimum runtime that a job can name: 0s to 366 days
+keep_meter       how long the meters' records are kept: 1 to 3660 days
                  (default 8h)
 
 The last two are terms of the scheduling contract. Nothing acts on them yet:

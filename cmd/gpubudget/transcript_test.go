@@ -257,7 +257,7 @@ func splitWords(t *testing.T, line string) []string {
 func (s *session) record(line string) bool {
 	s.t.Helper()
 	rest, inBrackets := strings.CutPrefix(line, "[")
-	what, times, _ := strings.Cut(rest, "] ")
+	what, times, _ := strings.Cut(rest+" ", "] ") // a list of nodes has brackets too
 	words, at := strings.Fields(what), strings.Fields(times)
 	if !inBrackets || len(words) == 0 {
 		return false

@@ -170,7 +170,11 @@ func (p *program) nodesTable(a *metered.Audit, now time.Time) *output.Table {
 			gpus, state, seen = strconv.FormatInt(g.GPUs, 10), agentState(g, now), p.formatTime(g.SeenAt)
 			skew, spool = g.Skew.Truncate(100*time.Millisecond).String(), strconv.FormatInt(g.Spooled, 10)
 		}
-		t.Add(n.Name, gpus, hours(n.Used), hours(n.Covered), hours(n.Used-n.Covered), percentOr(n.Covered, n.Used), state, seen, skew, spool)
+		name := n.Name
+		if name == "" { // of runs whose nodes the recorder never saw
+			name = "-"
+		}
+		t.Add(name, gpus, hours(n.Used), hours(n.Covered), hours(n.Used-n.Covered), percentOr(n.Covered, n.Used), state, seen, skew, spool)
 	}
 	return t
 }
