@@ -47,20 +47,32 @@ func (s *Store) Sums(ctx context.Context, cluster string, w fairshare.Period, f 
 	if f.OpenUntil != 0 {
 		until = min(until, f.OpenUntil)
 	}
-	rows, err := s.db.Query(ctx, sums, cluster, w.From.Time(), w.Until.Time(), until.Time())
-	if err != nil {
-		return nil, fmt.Errorf("add up what was metered in %s: %w", cluster, err)
-	}
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Sum, error) {
-		var s Sum
-		a := &s.Amounts
-		err := row.Scan(&s.Account, &s.User, &s.Used, &s.Covered, &a.Busy, &a.BusyKnown, &a.Energy, &a.EnergyKnown)
-		return s, err
+	var all []Sum
+	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		// Postgres can't know how many rows a run has, and takes it for one: it would
+		// sort what it can hash.
+		const settings = `SELECT set_config('work_mem', '64MB', true), set_config('enable_sort', 'off', true), set_config('jit', 'off', true)`
+		if _, err := tx.Exec(ctx, settings); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, sums, cluster, w.From.Time(), w.Until.Time(), until.Time())
+		if err != nil {
+			return err
+		}
+		all, err = pgx.CollectRows(rows, scanSum)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("add up what was metered in %s: %w", cluster, err)
 	}
 	return all, nil
+}
+
+func scanSum(row pgx.CollectableRow) (Sum, error) {
+	var s Sum
+	a := &s.Amounts
+	err := row.Scan(&s.Account, &s.User, &s.Used, &s.Covered, &a.Busy, &a.BusyKnown, &a.Energy, &a.EnergyKnown)
+	return s, err
 }
 
 // sums joins the runs in [$2, $3), the open ones up to $4, with the rows of the
