@@ -21,7 +21,7 @@ export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 BENCH_JOBS := 1000,10000
 BENCH_PASSES := 3
 # make sanitize: which end-to-end tests.
-SANITIZE_RUN := Order|Usage|Standalone|Outage
+SANITIZE_RUN := Order|Usage|Standalone|Outage|BadInput|LimitsEqualStock|SharesFromSlurmEqualStock
 LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 # The packages whose tests start whole clusters run after the others and one at

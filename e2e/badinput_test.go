@@ -209,7 +209,7 @@ func newIll(t *testing.T) *ill {
 			"SlurmdTimeout=0",
 			"AuthInfo=socket=" + dir + "/munge/socket,cred_expire=1000000",
 		},
-		SlurmctldEnv: []string{"LD_PRELOAD=" + strings.Join(append(preloaded(), clock.library()), ":")},
+		SlurmctldEnv: []string{"LD_PRELOAD=" + clock.library()},
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -232,17 +232,6 @@ func newIll(t *testing.T) *ill {
 	}
 	b.blockNode()
 	return b
-}
-
-// preloaded are the libraries that slurmctld has preloaded already, for
-// make sanitize.
-func preloaded() []string {
-	for setting := range strings.FieldsSeq(os.Getenv("GPUBUDGET_TEST_SLURMCTLD_ENV")) {
-		if libraries, ok := strings.CutPrefix(setting, "LD_PRELOAD="); ok {
-			return strings.Split(libraries, ":")
-		}
-	}
-	return nil
 }
 
 // longAgo is before anything that happens here, whatever the clock says.

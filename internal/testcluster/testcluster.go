@@ -111,7 +111,7 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Priority == Gpubudget && o.PluginDir == "" { // make sanitize tests another build
 		o.PluginDir = os.Getenv("GPUBUDGET_TEST_PLUGINS")
-		o.SlurmctldEnv = append(strings.Fields(os.Getenv("GPUBUDGET_TEST_SLURMCTLD_ENV")), o.SlurmctldEnv...)
+		o.SlurmctldEnv = mergeEnv(strings.Fields(os.Getenv("GPUBUDGET_TEST_SLURMCTLD_ENV")), o.SlurmctldEnv)
 	}
 	setDefault(&o.PluginDir, filepath.Join(root, "build", "plugins"))
 	setDefault(&o.BinDir, filepath.Join(root, "bin"))
@@ -125,6 +125,25 @@ func (o Options) withDefaults() (Options, error) {
 		return o, errors.New("QOS need slurmdbd")
 	}
 	return o, nil
+}
+
+// mergeEnv is all settings of both. Of a variable that both set the second holds,
+// but for LD_PRELOAD: a sanitizer must come first there, and the libraries of a
+// test behind it.
+func mergeEnv(first, second []string) []string {
+	const preload = "LD_PRELOAD="
+	var libraries []string
+	merged := slices.DeleteFunc(slices.Concat(first, second), func(setting string) bool {
+		library, found := strings.CutPrefix(setting, preload)
+		if found {
+			libraries = append(libraries, library)
+		}
+		return found
+	})
+	if len(libraries) == 0 {
+		return merged
+	}
+	return append(merged, preload+strings.Join(libraries, ":"))
 }
 
 func setDefault[T comparable](field *T, value T) {
