@@ -3,6 +3,9 @@
 package engine
 
 import (
+	"fmt"
+	"maps"
+
 	"gpubudget/conf"
 	"gpubudget/fairshare"
 )
@@ -15,7 +18,18 @@ type slurmShares struct {
 	list    []fairshare.Association
 	scorer  *fairshare.Additive // of the last pass that went by them
 
+	// For the shadow: level fair shares by association, and how the accounts
+	// whose associations have been shown stand.
+	levels   map[uint32]float64
+	accounts map[string]slurmStanding
+
 	unassociated unassociated
+}
+
+// slurmStanding is how an account stands by Slurm's shares.
+type slurmStanding struct {
+	level, factor float64 // the factor is the lowest of its users'
+	users         int
 }
 
 // GoesBySlurm begins to give priorities, and tells whether these go by Slurm's
@@ -53,8 +67,11 @@ func (e *Engine) SlurmShares(assocs []SlurmAssoc) error {
 	}
 	if s.factors == nil {
 		s.factors = make(map[uint32]float64, len(assocs))
+		s.levels, s.accounts = make(map[uint32]float64), make(map[string]slurmStanding)
 	}
 	clear(s.factors)
+	clear(s.levels)
+	clear(s.accounts)
 	for i := range assocs {
 		s.answer(&assocs[i], &s.list[i], policy.FairTree)
 	}
@@ -66,6 +83,7 @@ func (s *slurmShares) answer(to *SlurmAssoc, from *fairshare.Association, fairTr
 	to.SharesNorm, to.UsageNorm, to.UsageEffective = from.SharesNorm, from.UsageNorm, from.UsageEffective
 	to.LevelFS, to.Factor = boundedLevel(from.LevelFS), 0
 	if !from.User {
+		s.levels[to.ID] = from.LevelFS
 		return
 	}
 	s.factors[to.ID] = from.Factor
@@ -74,32 +92,70 @@ func (s *slurmShares) answer(to *SlurmAssoc, from *fairshare.Association, fairTr
 	}
 }
 
-// shadow logs, if that is wanted, how accounts would stand by the ledger.
-func (e *Engine) shadow() {
-	c := e.conf.Load()
-	if !c.Shadow || c.Shares != conf.SharesSlurm {
+// showed remembers an association's part in how its account stands.
+func (s *slurmShares) showed(a *Assoc) {
+	if a.ID == 0 {
 		return
 	}
-	accounts := e.shadows()
+	account := a.Account.String()
+	of := s.accounts[account]
+	if a.User.IsNil() {
+		of.level = s.levels[a.ID]
+	} else {
+		factor := s.factors[a.ID]
+		if of.users == 0 || factor < of.factor {
+			of.factor = factor
+		}
+		of.users++
+	}
+	s.accounts[account] = of
+}
+
+// String is what the log says beside what follows from the ledger.
+func (s slurmStanding) String() string {
+	if s.users == 0 {
+		return fmt.Sprintf("level fair share %.6g and no users", s.level)
+	}
+	return fmt.Sprintf("level fair share %.6g and fair-share factor %.6f", s.level, s.factor)
+}
+
+// shadow logs, if that is wanted, how accounts would stand by the ledger,
+// beside how they do stand by Slurm's shares.
+func (e *Engine) shadow() {
+	if !e.shadowed() {
+		return
+	}
+	accounts, slurm := e.shadows()
 	for i := range accounts {
 		a := &accounts[i]
-		e.logf(LogInfo, "shadow: by the ledger account %s has rank %d, level fair share %.6g and fair-share factor %.6f: %.3f of %.3f GPU-hours used",
-			a.Name, a.Rank, a.LevelFS, a.Factor, a.Used.Hours(), a.Entitled.Hours())
+		now := "is not there"
+		if of, ok := slurm[a.Name]; ok {
+			now = "has " + of.String()
+		}
+		e.logf(LogInfo, "shadow: by the ledger account %s has rank %d, level fair share %.6g and fair-share factor %.6f: %.3f of %.3f GPU-hours used; by Slurm's shares it %s",
+			a.Name, a.Rank, a.LevelFS, a.Factor, a.Used.Hours(), a.Entitled.Hours(), now)
 	}
 }
 
-// shadows is how the accounts that have jobs of their own stand by the ledger;
-// none in the midst of a pass or before the first.
-func (e *Engine) shadows() (standings []fairshare.AccountStanding) {
+// shadowed tells whether a shadow of the ledger is to be logged.
+func (e *Engine) shadowed() bool {
+	c := e.conf.Load()
+	return c.Shadow && c.Shares == conf.SharesSlurm
+}
+
+// shadows is how the accounts that have jobs of their own stand by the ledger,
+// and how all stand by Slurm's shares; none in the midst of a pass or before the
+// first.
+func (e *Engine) shadows() (standings []fairshare.AccountStanding, slurm map[string]slurmStanding) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.tracker.passing || e.tracker.now == 0 {
-		return nil
+		return nil, nil
 	}
 	for _, a := range e.rank(e.tracker.now).Accounts {
 		if a.Rank > 0 {
 			standings = append(standings, a)
 		}
 	}
-	return standings
+	return standings, maps.Clone(e.slurm.accounts)
 }

@@ -133,9 +133,16 @@ func TestMigrationToTheLedgerAndBack(t *testing.T) {
 	h.tick(s, time.Minute)
 	h.goBySlurm()
 	require.Equal(t, uint32(900), h.pass(append(s.list(), h.of(12, 6))...)[12])
+	h.engine.Standings([]Assoc{
+		{ID: 2, Account: NewCString("physics")},
+		{ID: 4, Account: NewCString("physics"), User: NewCString("alice")},
+		{ID: 5, Account: NewCString("physics"), User: NewCString("bob")},
+	})
 	require.NoError(t, h.exchange())
 	require.Equal(t, 1, h.logged("shadow: by the ledger account bio has rank 1, level fair share +Inf"), "%q", h.lines)
 	require.Equal(t, 1, h.logged("shadow: by the ledger account physics has rank 2"))
+	require.Equal(t, 1, h.logged("; by Slurm's shares it has level fair share 0.666667 and fair-share factor 0.333333"), "%q", h.lines)
+	require.Equal(t, 2, h.logged("; by Slurm's shares it is not there"), "bio and idle: %q", h.lines)
 
 	switchTo := func(lines ...string) {
 		h.configure(h.dsn, lines...)
