@@ -18,7 +18,7 @@ GOBUILD := $(GO) build -trimpath -buildvcs=false -ldflags "$(LDFLAGS)"
 export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 # make bench: numbers of pending jobs, and how many recalculations are measured
 # at each. There is one a minute.
-BENCH_JOBS := 1000,10000
+BENCH_JOBS := 1000,10000,100000
 BENCH_PASSES := 3
 # make sanitize: which end-to-end tests.
 SANITIZE_RUN := Order|Usage|Standalone|Outage|BadInput|LimitsEqualStock|SharesFromSlurmEqualStock
@@ -112,7 +112,7 @@ $(BUILD)/bin/golangci-lint: Makefile
 	@touch $@
 
 .PHONY: bench
-bench: build bench-tools ## our plugin beside Slurm's own on real slurmctlds (BENCH_JOBS=1000,10000,100000), then microbench
+bench: build bench-tools ## our plugin beside Slurm's own on real slurmctlds (BENCH_JOBS=1000,10000 for less), then microbench
 	@bin/bench -jobs $(BENCH_JOBS) -passes $(BENCH_PASSES) -tools $(BUILD)/bench
 	@$(MAKE) --no-print-directory microbench
 
