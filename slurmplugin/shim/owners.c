@@ -154,22 +154,33 @@ uint32_t owners_add_assoc(struct owners *owners, uint32_t assoc_id)
 	return make_slot(owners) ? add(owners, (struct owner){ .assoc_id = assoc_id }, assoc_id) : OWNERS_NONE;
 }
 
+/* NULL is the copy of NULL. */
+static bool copy(char **to, const char *from)
+{
+	*to = from ? strdup(from) : NULL;
+	return !from || *to;
+}
+
 uint32_t owners_add_name(struct owners *owners, uint32_t user_id, const char *account, const char *user)
 {
 	uint32_t found = owners_find_name(owners, user_id, account);
-	struct owner owner = { .user_id = user_id, .user = user };
+	struct owner owner = { .user_id = user_id };
 
 	if (found != OWNERS_NONE)
 		return found;
-	if (!make_room(owners) || !make_slot(owners) || (account && !(owner.account = strdup(account))))
+	if (!make_room(owners) || !make_slot(owners) || !copy(&owner.account, account) || !copy(&owner.user, user)) {
+		free(owner.account);
 		return OWNERS_NONE;
+	}
 	return add(owners, owner, hash_name(user_id, account));
 }
 
 void owners_free(struct owners *owners)
 {
-	for (uint32_t i = 0; i < owners->count; i++)
+	for (uint32_t i = 0; i < owners->count; i++) {
 		free(owners->all[i].account);
+		free(owners->all[i].user);
+	}
 	free(owners->all);
 	free(owners->low);
 	free(owners->slots);

@@ -15,7 +15,7 @@ struct owner {
 	uint32_t assoc_id;
 	uint32_t user_id; /* and so on only where there is no association */
 	char *account;    /* NULL if it named none */
-	const char *user; /* not ours; as long as the plugin runs */
+	char *user;       /* NULL if nobody knows it; like account a copy: job records come and go */
 	struct gpub_place place;
 };
 

@@ -5,6 +5,7 @@ package shimtest
 /*
 #cgo CFLAGS: -std=c11 -D_POSIX_C_SOURCE=200809L -O2 -Wall -Wextra -Werror
 #include <stdlib.h>
+#include <string.h>
 #include "../shim/owners.c"
 */
 import "C"
@@ -41,11 +42,35 @@ func (o *Owners) FindName(uid uint32, account *string) uint32 {
 }
 
 // AddName is the place of a user who named an account, which is made if there
-// is none.
-func (o *Owners) AddName(uid uint32, account *string) uint32 {
-	name := cString(account)
-	defer C.free(unsafe.Pointer(name))
-	return uint32(C.owners_add_name(&o.set, C.uint32_t(uid), name, nil))
+// is none. Of its strings nothing is left afterwards, as of a job record's.
+func (o *Owners) AddName(uid uint32, account, user *string) uint32 {
+	accountName, userName := cString(account), cString(user)
+	defer wipe(accountName)
+	defer wipe(userName)
+	return uint32(C.owners_add_name(&o.set, C.uint32_t(uid), accountName, userName))
+}
+
+// Names are the account and the user that an owner was added with; nil for
+// none.
+func (o *Owners) Names(at uint32) (account, user *string) {
+	owner := unsafe.Slice(o.set.all, o.set.count)[at]
+	return goString(owner.account), goString(owner.user)
+}
+
+func wipe(s *C.char) {
+	if s == nil {
+		return
+	}
+	C.memset(unsafe.Pointer(s), '?', C.strlen(s))
+	C.free(unsafe.Pointer(s))
+}
+
+func goString(s *C.char) *string {
+	if s == nil {
+		return nil
+	}
+	text := C.GoString(s)
+	return &text
 }
 
 func cString(s *string) *C.char {

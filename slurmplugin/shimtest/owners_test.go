@@ -51,7 +51,7 @@ func TestOwners(t *testing.T) {
 				want, names[n] = next, next
 				next++
 			}
-			require.Equal(t, want, set.AddName(n.uid, a))
+			require.Equal(t, want, set.AddName(n.uid, a, nil))
 			require.Equal(t, want, set.FindName(n.uid, a))
 		}
 		require.Equal(t, next, set.Count())
@@ -59,6 +59,21 @@ func TestOwners(t *testing.T) {
 			require.Equal(t, want, set.FindAssoc(n))
 		}
 	})
+}
+
+// What a set says of an owner stays when the job records it came from are gone.
+func TestOwnersKeepCopiesOfNames(t *testing.T) {
+	account, user := "physics", "alice"
+	var set shimtest.Owners
+	defer set.Free()
+	at := set.AddName(1000, &account, &user)
+	gotAccount, gotUser := set.Names(at)
+	require.Equal(t, &account, gotAccount)
+	require.Equal(t, &user, gotUser)
+
+	gotAccount, gotUser = set.Names(set.AddName(1001, nil, nil))
+	require.Nil(t, gotAccount)
+	require.Nil(t, gotUser)
 }
 
 // An empty set knows nobody.
