@@ -369,7 +369,7 @@ static time_t next_reset(uint16_t period, time_t after)
 static bool reset_is_due(time_t now)
 {
 	uint16_t period = slurm_conf.priority_reset_period;
-	time_t next, due = 0;
+	time_t at = last_reset, next;
 
 	if (period == PRIORITY_RESET_NONE)
 		return false;
@@ -379,11 +379,13 @@ static bool reset_is_due(time_t now)
 		last_reset = now;
 		return true;
 	}
-	for (next = next_reset(period, last_reset); next > last_reset && next <= now; next = next_reset(period, next))
-		due = next;
-	if (due)
-		last_reset = due;
-	return due != 0;
+	/* Each later than the one before, whatever the time zone's rules are. */
+	while ((next = next_reset(period, at)) > at && next <= now)
+		at = next;
+	if (at == last_reset)
+		return false;
+	last_reset = at;
+	return true;
 }
 
 static void reset_if_due(time_t now)
