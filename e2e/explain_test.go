@@ -225,7 +225,9 @@ func TestExplainAgreesWithSprio(t *testing.T) {
 	time.Sleep(2 * time.Second) // a refresh, and a pass
 
 	for _, id := range slices.Sorted(maps.Keys(jobs)) {
-		s.requireCauses(s.compare(id, jobs))
+		e := s.compare(id, jobs)
+		s.requireCauses(e)
+		s.requirePlace(e)
 	}
 	s.exec("root", "gpubudget", "-Q", "policy", "set", "mode", "additive")
 	s.wait("the additive mode", func() bool {
@@ -296,6 +298,28 @@ func (s *explained) requireCauses(e explanation) {
 		require.Equal(s.t, "tree", r.Cause, r.Text)
 		require.Less(s.t, r.Rank, *place.Rank, r.Text)
 		require.True(s.t, r.Parting.Theirs.Infinite || *r.Parting.Theirs.LevelFS > *r.Parting.Mine.LevelFS, r.Text)
+	}
+}
+
+// requirePlace checks that the user stands where sshare shows him, and so does
+// his account if its siblings, too, have nothing that runs: a level fair share in
+// which something runs moves on between two looks.
+func (s *explained) requirePlace(e explanation) {
+	s.t.Helper()
+	shown := map[[2]string][]string{} // LevelFS and FairShare, by account and user
+	for _, row := range s.rows("sshare", "--noheader", "--all", "--long", "--parsable2", "--format=Account,User,LevelFS,FairShare") {
+		shown[[2]string{strings.TrimSpace(row[0]), row[1]}] = row[2:]
+	}
+	levelFS := func(of *float64) string {
+		if of == nil {
+			return "inf"
+		}
+		return fmt.Sprintf("%.6f", *of)
+	}
+	user, account := e.Path[len(e.Path)-1], e.Path[len(e.Path)-2]
+	require.Equal(s.t, shown[[2]string{e.Account, e.User}], []string{levelFS(user.LevelFS), fmt.Sprintf("%.6f", *user.Factor)})
+	if len(e.Path) > 3 {
+		require.Equal(s.t, shown[[2]string{e.Account, ""}][0], levelFS(account.LevelFS))
 	}
 }
 
