@@ -403,6 +403,8 @@ struct times {
 	uint64_t last_period, last_reset;
 };
 
+/* Needs the configuration read lock, but at start: a reconfigure frees the
+ * name of the folder. */
 static void state_path(char *path, size_t size, const char *suffix)
 {
 	snprintf(path, size, "%s/" STATE_FILE "%s", slurm_conf.state_save_location, suffix);
@@ -462,11 +464,14 @@ static bool write_times(const char *path, const struct times *times)
 static void save_times(void)
 {
 	struct times times = { htobe64(last_period), htobe64(last_reset) };
+	slurmctld_lock_t locks = { .conf = READ_LOCK };
 	char path[PATH_MAX], new[PATH_MAX], old[PATH_MAX];
 
+	lock_slurmctld(locks);
 	state_path(path, sizeof(path), "");
 	state_path(new, sizeof(new), ".new");
 	state_path(old, sizeof(old), ".old");
+	unlock_slurmctld(locks);
 	if (!write_times(new, &times)) {
 		error("gpubudget: cannot write %s: %s", new, strerror(errno));
 		return;

@@ -390,11 +390,23 @@ static void give_priorities(struct pass *pass)
 		write_locked(pass, table);
 }
 
+/* A reconfigure frees the string. */
+static bool has_site_factors(void)
+{
+	slurmctld_lock_t locks = { .conf = READ_LOCK };
+	bool has;
+
+	lock_slurmctld(locks);
+	has = xstrcmp(slurm_conf.site_factor_plugin, "site_factor/none");
+	unlock_slurmctld(locks);
+	return has;
+}
+
 static void update_site_factors(void)
 {
 	slurmctld_lock_t locks = { .job = WRITE_LOCK, .node = READ_LOCK, .part = READ_LOCK };
 
-	if (!xstrcmp(slurm_conf.site_factor_plugin, "site_factor/none"))
+	if (!has_site_factors())
 		return;
 	lock_slurmctld(locks);
 	site_factor_g_update();
