@@ -36,14 +36,14 @@ static int configure(void)
 	return SLURM_SUCCESS;
 }
 
+/* Threads of slurmctld may be within any call meanwhile: what they can hold
+ * without a lock of ours (settings, names) stays. The shim itself does, too. */
 static void stop(void)
 {
 	pass_stop();
 	engine_stop();
 	table_replace(NULL);
 	site_factor_plugin_fini();
-	settings_free();
-	set_free();
 	usernames_stop();
 }
 
@@ -176,14 +176,15 @@ static void see_end(const job_record_t *job)
 {
 	assoc_mgr_lock_t locks = { .assoc = READ_LOCK, .qos = READ_LOCK };
 	const struct gpub_engine *e = __atomic_load_n(&engine, __ATOMIC_ACQUIRE);
+	const struct settings *settings = settings_now();
 	struct gpub_job sighting;
 	struct timespec now;
 
-	if (!e || !job->nodes || !layout_job_ok(job))
+	if (!e || !settings || !job->nodes || !layout_job_ok(job))
 		return;
 	clock_gettime(CLOCK_REALTIME, &now);
 	assoc_mgr_lock(&locks);
-	flatten_sighting(settings_now(), job, now.tv_sec, &sighting);
+	flatten_sighting(settings, job, now.tv_sec, &sighting);
 	e->observe(&sighting, now.tv_sec * (int64_t)1000 + now.tv_nsec / 1000000);
 	assoc_mgr_unlock(&locks);
 }

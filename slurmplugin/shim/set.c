@@ -2,7 +2,8 @@
 /* set.c: the priority of one job, at once. */
 #include "shim.h"
 
-/* Every caller holds the job write lock, so one is enough. */
+/* Every caller holds the job write lock, so one is enough. Never freed: the
+ * plugin is unloaded without that lock. */
 static struct arena arena;
 
 /* What a job gets before the first pass: what it has, or the least that isn't
@@ -64,9 +65,4 @@ uint32_t set_priority(job_record_t *job)
 	priority = ask(job);
 	arena_reset(&arena);
 	return priority;
-}
-
-void set_free(void)
-{
-	arena_free(&arena);
 }

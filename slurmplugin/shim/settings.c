@@ -79,20 +79,6 @@ const struct settings *settings_load(void)
 	return s;
 }
 
-void settings_free(void)
-{
-	struct settings *s = now;
-
-	__atomic_store_n(&now, NULL, __ATOMIC_RELEASE);
-	while (s) {
-		struct settings *retired = s->retired;
-
-		xfree(s->tres);
-		free(s);
-		s = retired;
-	}
-}
-
 char *priority_parameter(const char *name)
 {
 	const char *p = slurm_conf.priority_params;

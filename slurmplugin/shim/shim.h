@@ -50,11 +50,11 @@ struct settings {
 	struct settings *retired; /* the settings before these */
 };
 
-/* The settings in force. A reader may keep the pointer: settings_load retires
- * the old ones and frees nothing before settings_free. */
+/* The settings in force, NULL before the first. A reader may keep the pointer:
+ * settings_load retires the old ones and nothing frees them. That would never
+ * be safe: threads of slurmctld are about while it unloads the plugin. */
 const struct settings *settings_now(void);
 const struct settings *settings_load(void);
-void settings_free(void);
 /* The value of NAME= in PriorityParameters, malloc'ed, or NULL. */
 char *priority_parameter(const char *name);
 
@@ -67,9 +67,10 @@ bool layout_job_ok(const job_record_t *job);
 
 /* usernames.c: names of uids, asked for by a thread of its own. */
 int usernames_start(void);
-/* Waits for nobody, whatever the thread waits for. */
+/* Waits for nobody, whatever the thread waits for. Names stay. */
 void usernames_stop(void);
-/* Never waits: NULL if the uid has no name, or nobody has answered yet. */
+/* Never waits: NULL if the uid has no name, or nobody has answered yet. It is
+ * never freed. */
 const char *username(uint32_t uid);
 /* Has any name become known since the last call? Tells the log of a directory
  * that doesn't answer, so it is to be called every second or so. */
@@ -156,7 +157,6 @@ const struct gpub_place *table_place_of(const struct table *table, const job_rec
 /* set.c: one job's priority, at once. Needs the job write lock, takes the
  * association manager's. Fills the record, returns the priority. */
 uint32_t set_priority(job_record_t *job);
-void set_free(void);
 
 /* pass.c: the thread that recalculates. */
 int pass_start(void);

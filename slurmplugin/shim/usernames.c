@@ -5,8 +5,9 @@
  * slurmctld leaves user_name of most job records empty, and the directory that
  * knows the name (LDAP, sssd) may take its time or hang. So only a thread of
  * our own ever asks it; everybody else reads what is known by now, under a
- * lock that is never held meanwhile. Names are never freed while the plugin
- * runs: a batch of jobs may still point to them.
+ * lock that is never held meanwhile. Names are never freed, not even when the
+ * plugin is stopped: whoever looks at a job then may still point to them. One
+ * that is started again goes on with what is known and what is wanted.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -249,12 +250,6 @@ void usernames_stop(void)
 		pthread_cond_signal(&asker->cond);
 		asker = NULL;
 	}
-	for (size_t i = 0; i < size; i++)
-		free(table[i].name);
-	free(table);
-	table = NULL;
-	size = used = wanted = at = 0;
-	news = false;
 	memset(&asking, 0, sizeof(asking));
 	pthread_mutex_unlock(&lock);
 }
