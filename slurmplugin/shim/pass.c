@@ -515,6 +515,7 @@ static void *pass_thread(void *arg)
 		}
 		/* Only one of the two: a pass sees every job as well. */
 		if (wanted() || now >= next_pass) {
+			settings_retry();
 			run_pass(true, batch);
 			next_pass = now + pass_interval_ns();
 			next_sighting = now + SIGHTING_MS * (int64_t)NS_PER_MS;

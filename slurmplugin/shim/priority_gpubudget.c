@@ -25,17 +25,6 @@ static bool in_slurmctld(void)
 	return &job_list && &slurmctld_tres_cnt;
 }
 
-static int configure(void)
-{
-	const struct settings *settings = settings_load();
-
-	if (!settings || engine->configure(&settings->weights) != GPUB_OK) {
-		error("gpubudget: the priority settings of slurm.conf were not taken over");
-		return SLURM_ERROR;
-	}
-	return SLURM_SUCCESS;
-}
-
 /* Threads of slurmctld may be within any call meanwhile: what they can hold
  * without a lock of ours (settings, names) stays. The shim itself does, too. */
 static void stop(void)
@@ -56,7 +45,7 @@ static int start(void)
 		return SLURM_ERROR;
 	site_factor_plugin_init();
 	limits_start();
-	return configure();
+	return settings_load();
 }
 
 /* Takes none of slurmctld's locks: the first use of the plugin may load it
@@ -119,13 +108,20 @@ EXPORT uint32_t priority_p_set(uint32_t last_prio, job_record_t *job)
 	return priority;
 }
 
-/* No lock after a reconfigure, the configuration write lock after a change of
- * debug flags. The associations' run seconds were reset if assoc_clear. */
+/* After a reconfigure, which says assoc_clear, no lock: the associations' run
+ * seconds were reset. After a change of debug flags or of the dampening factor
+ * the configuration write lock. A failure is told and tried again. */
 EXPORT void priority_p_reconfig(bool assoc_clear)
 {
+	slurmctld_lock_t locks = { .conf = READ_LOCK };
+
 	if (!engine)
 		return;
-	configure();
+	if (assoc_clear)
+		lock_slurmctld(locks);
+	settings_load();
+	if (assoc_clear)
+		unlock_slurmctld(locks);
 	site_factor_g_reconfig();
 	limits_reconfigure(assoc_clear);
 	pass_wake();

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* settings.c: slurm.conf's priority settings in the bridge's form. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -7,6 +8,8 @@
 #include "shim.h"
 
 static struct settings *now;
+static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER; /* one at a time */
+static bool stale;
 
 static const struct {
 	uint64_t slurm;
@@ -48,15 +51,14 @@ static int find_gpu_tres(void)
 	return assoc_mgr_find_tres_pos(&gpu, false);
 }
 
-const struct settings *settings_load(void)
+/* NULL if memory ran out. */
+static struct settings *read_settings(void)
 {
 	static uint64_t generation;
 	struct settings *s = calloc(1, sizeof(*s));
 
-	if (!s) {
-		error("gpubudget: out of memory, the priority settings stay as they were");
-		return now;
-	}
+	if (!s)
+		return NULL;
 	s->weights = (struct gpub_weights){
 		.generation = ++generation,
 		.age = slurm_conf.priority_weight_age,
@@ -74,9 +76,61 @@ const struct settings *settings_load(void)
 	s->tres = slurm_get_tres_weight_array(slurm_conf.priority_weight_tres, slurmctld_tres_cnt, true);
 	s->weights.tres = s->tres;
 	s->gpu_tres = find_gpu_tres();
-	s->retired = now;
-	__atomic_store_n(&now, s, __ATOMIC_RELEASE);
 	return s;
+}
+
+/* The library says in each table by which settings it was made: were they in
+ * force here before it has them, none would fit any more. */
+static bool load(const struct gpub_engine *e)
+{
+	struct settings *s = read_settings();
+
+	if (s && e->configure(&s->weights) == GPUB_OK) {
+		s->retired = now;
+		__atomic_store_n(&now, s, __ATOMIC_RELEASE);
+		return true;
+	}
+	if (s)
+		xfree(s->tres);
+	free(s);
+	return false;
+}
+
+int settings_load(void)
+{
+	const struct gpub_engine *e = __atomic_load_n(&engine, __ATOMIC_ACQUIRE);
+	static bool told;
+	bool ok, back;
+
+	if (!e)
+		return SLURM_ERROR;
+	pthread_mutex_lock(&loading);
+	ok = load(e);
+	back = ok && told;
+	if (first_failure(&told, !ok))
+		error("gpubudget: the priority settings of slurm.conf were not taken over%s",
+		      now ? ": those before stay in force, and every pass tries again" : "");
+	if (back)
+		info("gpubudget: the priority settings of slurm.conf are taken over now");
+	__atomic_store_n(&stale, !ok, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&loading);
+	return ok ? SLURM_SUCCESS : SLURM_ERROR;
+}
+
+bool settings_stale(void)
+{
+	return __atomic_load_n(&stale, __ATOMIC_RELAXED);
+}
+
+void settings_retry(void)
+{
+	slurmctld_lock_t locks = { .conf = READ_LOCK };
+
+	if (!settings_stale())
+		return;
+	lock_slurmctld(locks);
+	settings_load();
+	unlock_slurmctld(locks);
 }
 
 char *priority_parameter(const char *name)

@@ -51,10 +51,26 @@ struct settings {
 };
 
 /* The settings in force, NULL before the first. A reader may keep the pointer:
- * settings_load retires the old ones and nothing frees them. That would never
+ * settings_load retires the old ones, and nothing frees them. That would never
  * be safe: threads of slurmctld are about while it unloads the plugin. */
 const struct settings *settings_now(void);
-const struct settings *settings_load(void);
+/* Reads them anew and hands them to the library; in force only once that has
+ * taken them. Needs the configuration read lock, but at start. */
+int settings_load(void);
+/* Was the last attempt in vain? Then they are to be loaded again. */
+bool settings_stale(void);
+/* Does that, if they are. Takes the lock. */
+void settings_retry(void);
+
+/* Is this failure to be told? Once, and again only after it has worked. */
+static inline bool first_failure(bool *told, bool failing)
+{
+	bool first = failing && !*told;
+
+	*told = failing;
+	return first;
+}
+
 /* The value of NAME= in PriorityParameters, malloc'ed, or NULL. */
 char *priority_parameter(const char *name);
 

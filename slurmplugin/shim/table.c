@@ -93,7 +93,9 @@ static bool make_room(struct gpub_table *t)
 	return true;
 }
 
-/* Settings that were read anew in the midst of the pass belong to the next. */
+/* Settings that were read anew in the midst of the pass belong to the next. If
+ * the library took some and failed all the same, a pass comes no sooner: only
+ * the next attempt can help. */
 static bool fill(struct table *table, const struct gpub_engine *e, const struct gpub_extremes *extremes)
 {
 	struct gpub_table *t = &table->numbers;
@@ -102,7 +104,8 @@ static bool fill(struct table *table, const struct gpub_engine *e, const struct 
 		return false;
 	if (t->weights.generation != table->settings->weights.generation ||
 	    t->weights.tres_count != (table->settings->tres ? table->settings->weights.tres_count : 0)) {
-		pass_want();
+		if (!settings_stale())
+			pass_want();
 		return false;
 	}
 	t->weights.tres = table->settings->tres;
