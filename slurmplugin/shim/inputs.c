@@ -134,6 +134,44 @@ bool read_inputs(const struct settings *settings, struct arena *arena, const job
 	return job->part_ptr_list ? read_parts(settings, arena, job, out) : true;
 }
 
+static uint64_t mix(uint64_t print, uint64_t with)
+{
+	print = (print ^ with) * 0x9e3779b97f4a7c15u;
+	return print ^ print >> 32;
+}
+
+/* Records and strings are told apart by where they lie. */
+static uint64_t mix_pointer(uint64_t print, const void *with)
+{
+	return mix(print, (uintptr_t)with);
+}
+
+/* While a job of several partitions pends, the scheduler moves part_ptr from
+ * one to the next. */
+static uint64_t mix_parts(uint64_t print, const job_record_t *job)
+{
+	ListIterator parts;
+	const part_record_t *part;
+
+	if (!job->part_ptr_list)
+		return mix_pointer(print, job->part_ptr);
+	parts = list_iterator_create(job->part_ptr_list);
+	while ((part = list_next(parts)))
+		print = mix_pointer(print, part);
+	list_iterator_destroy(parts);
+	return print;
+}
+
+uint64_t inputs_print(const job_record_t *job)
+{
+	uint64_t print = mix(1, job->details ? job->details->nice : 0);
+
+	print = mix(print, job->site_factor);
+	print = mix_pointer(print, job->qos_ptr);
+	print = job->assoc_ptr ? mix(print, job->assoc_id) : mix_pointer(print, job->account);
+	return mix_parts(print, job);
+}
+
 void fetch_inputs(const job_record_t *job)
 {
 	__builtin_prefetch(&job->part_ptr);

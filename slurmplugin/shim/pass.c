@@ -5,8 +5,9 @@
  * A pass looks at every job under the job read lock and keeps what priorities
  * depend on. With no lock held the Go library ranks everybody, and the shim
  * works the priorities out. Only for those that have changed it takes the job
- * write lock. A job that was altered or purged in between is left for the next
- * pass.
+ * write lock. A job that was purged in between, or changed its owner, QOS, nice
+ * value, partitions or priority, is left for the next pass. Of what else may
+ * have changed (its size, say) the priority tells as of the look.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -33,8 +34,9 @@ static bool stopping, woken, news;
 /* A job whose priority is ours, as the pass has seen it. */
 struct candidate {
 	job_record_t *record;
-	const void *factors; /* prio_factors; neither is followed once the lock is given back */
-	uint64_t stored; /* stored_print of it */
+	const void *factors, *details; /* none is followed once the lock is given back */
+	uint64_t stored;  /* stored_print of the job */
+	uint64_t read;    /* inputs_print of it */
 	uint32_t job_id, priority;
 	uint32_t owner;
 	struct score_job in;
@@ -171,9 +173,11 @@ static bool enqueue(struct pass *pass, job_record_t *job, const struct gpub_job 
 	c = candidate(queue.count);
 	c->record = job;
 	c->factors = job->prio_factors;
+	c->details = job->details;
 	c->job_id = job->job_id;
 	c->priority = job->priority;
 	c->stored = stored_print(job, pass->settings);
+	c->read = inputs_print(job);
 	if (!read_inputs(pass->settings, &arena, job, pass->now, &c->in) ||
 	    (c->owner = owner_of(pass, job, sighting)) == OWNERS_NONE)
 		return false;
@@ -321,7 +325,8 @@ static void write_job(struct pass *pass, const struct table *table, struct candi
 	uint32_t flags = pass->settings->weights.flags, priority;
 	job_record_t *job = find_job_record(c->job_id);
 
-	if (job != c->record || job->priority != c->priority || !job_wants_priority(job, flags)) {
+	if (job != c->record || job->priority != c->priority || !job_wants_priority(job, flags) ||
+	    inputs_print(job) != c->read) {
 		pass->skipped++;
 		return;
 	}
@@ -341,12 +346,18 @@ static void write_job(struct pass *pass, const struct table *table, struct candi
 static void fetch_change(const struct candidate *c)
 {
 	const gpub_slurm_factors *factors = c->factors;
+	const struct job_details *details = c->details;
 
+	__builtin_prefetch(&c->record->assoc_ptr);
 	__builtin_prefetch(&c->record->details);
 	__builtin_prefetch(&c->record->job_id);
 	__builtin_prefetch(&c->record->job_state);
 	__builtin_prefetch(&c->record->part_ptr_list);
 	__builtin_prefetch(&c->record->priority, 1);
+	__builtin_prefetch(&c->record->qos_ptr);
+	__builtin_prefetch(&c->record->site_factor);
+	if (details)
+		__builtin_prefetch(&details->nice);
 	if (!factors)
 		return;
 	__builtin_prefetch(&factors->priority_age, 1);

@@ -130,6 +130,9 @@ bool job_wants_priority(const job_record_t *job, uint32_t flags);
 /* Takes memory from the arena; false if there is none. */
 bool read_inputs(const struct settings *settings, struct arena *arena, const job_record_t *job, time_t now,
 		 struct score_job *out);
+/* A number that tells whose the job is, and its QOS, nice and site values and
+ * partitions, in their order: it changes with any of these. The job lock does. */
+uint64_t inputs_print(const job_record_t *job);
 void fetch_inputs(const job_record_t *job);
 void fetch_inputs_more(const job_record_t *job);
 double part_factor(const part_record_t *part, uint32_t flags);
