@@ -317,9 +317,11 @@ func (s *explained) requirePlace(e explanation) {
 		return fmt.Sprintf("%.6f", *of)
 	}
 	user, account := e.Path[len(e.Path)-1], e.Path[len(e.Path)-2]
-	require.Equal(s.t, shown[[2]string{e.Account, e.User}], []string{levelFS(user.LevelFS), fmt.Sprintf("%.6f", *user.Factor)})
+	want := shown[[2]string{e.Account, e.User}]
+	require.Equal(s.t, want, []string{levelFS(user.LevelFS), fmt.Sprintf("%.6f", *user.Factor)})
 	if len(e.Path) > 3 {
-		require.Equal(s.t, shown[[2]string{e.Account, ""}][0], levelFS(account.LevelFS))
+		want = shown[[2]string{e.Account, ""}][:1]
+		require.Equal(s.t, want, []string{levelFS(account.LevelFS)})
 	}
 }
 
