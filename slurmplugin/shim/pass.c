@@ -59,6 +59,8 @@ struct pass {
 	int64_t now_ms;
 	bool prioritize;
 	bool failed;
+	bool given;      /* all priorities are as they should be */
+	const char *why; /* not; NULL if there is no reason to tell */
 	struct gpub_job *batch; /* sightings on their way to the library */
 	uint32_t batched;
 	struct owners owners; /* of the candidates; then the table's */
@@ -116,8 +118,10 @@ static void free_queue(void)
 
 static void check(struct pass *pass, int rc)
 {
-	if (rc != GPUB_OK)
-		pass->failed = true;
+	if (rc == GPUB_OK)
+		return;
+	pass->failed = true;
+	pass->why = LIBRARY_FAILED;
 }
 
 static void send_batch(struct pass *pass)
@@ -187,6 +191,13 @@ static bool enqueue(struct pass *pass, job_record_t *job, const struct gpub_job 
 	return true;
 }
 
+/* Short of memory for priorities, a pass still tells the library what runs. */
+static void only_look(struct pass *pass)
+{
+	pass->prioritize = false;
+	pass->why = OUT_OF_MEMORY;
+}
+
 static int see_job(void *x, void *arg)
 {
 	struct pass *pass = arg;
@@ -202,11 +213,8 @@ static int see_job(void *x, void *arg)
 	pass->seen++;
 	flatten_sighting(pass->settings, job, pass->now, sighting);
 	if (pass->prioritize && job_wants_priority(job, pass->settings->weights.flags) &&
-	    !enqueue(pass, job, sighting)) {
-		error("gpubudget: out of memory after %u jobs, the priorities stay as they were", pass->seen);
-		pass->failed = true;
-		return -1;
-	}
+	    !enqueue(pass, job, sighting))
+		only_look(pass);
 	if (++pass->batched == BATCH)
 		send_batch(pass);
 	return pass->failed ? -1 : 0;
@@ -265,16 +273,17 @@ static void look_locked(struct pass *pass)
 /* The new table, in force: jobs that are submitted from now on go by it too. */
 static const struct table *rank(struct pass *pass)
 {
-	struct table *table = table_make(pass->engine, pass->settings, &pass->extremes);
+	struct table *table = table_make(pass->engine, pass->settings, &pass->extremes, &pass->why);
 
 	if (!table)
 		return NULL;
 	table->owners = pass->owners;
 	pass->owners = (struct owners){ 0 };
-	if (!standings_update(pass->engine, table)) {
+	if (!standings_update(pass->engine, table, &pass->why)) {
 		table_free(table);
 		return NULL;
 	}
+	pass->why = NULL;
 	table_replace(table);
 	return table;
 }
@@ -293,8 +302,10 @@ static bool work_out(struct pass *pass, const struct table *table)
 {
 	struct score out;
 
-	if (!prepare_score(pass->settings, &arena, &out))
+	if (!prepare_score(pass->settings, &arena, &out)) {
+		pass->why = OUT_OF_MEMORY;
 		return false;
+	}
 	for (uint32_t i = 0; i < queue.count; i++) {
 		struct candidate *c = candidate(i);
 
@@ -375,14 +386,16 @@ static void write_changes(struct pass *pass, const struct table *table, struct s
 	}
 }
 
-static void write_locked(struct pass *pass, const struct table *table)
+static bool write_locked(struct pass *pass, const struct table *table)
 {
 	slurmctld_lock_t locks = { .job = WRITE_LOCK, .node = READ_LOCK, .part = READ_LOCK };
 	struct score out;
 	int64_t begin;
 
-	if (!prepare_score(pass->settings, &arena, &out))
-		return;
+	if (!prepare_score(pass->settings, &arena, &out)) {
+		pass->why = OUT_OF_MEMORY;
+		return false;
+	}
 	lock_slurmctld(locks);
 	begin = monotonic_ns();
 	write_changes(pass, table, &out);
@@ -390,6 +403,7 @@ static void write_locked(struct pass *pass, const struct table *table)
 		last_job_update = time(NULL);
 	pass->write_ns = monotonic_ns() - begin;
 	unlock_slurmctld(locks);
+	return true;
 }
 
 /* Nobody but this thread replaces the table, so it stays. */
@@ -397,8 +411,7 @@ static void give_priorities(struct pass *pass)
 {
 	const struct table *table = rank(pass);
 
-	if (table && work_out(pass, table) && queue.change_count)
-		write_locked(pass, table);
+	pass->given = table && work_out(pass, table) && (!queue.change_count || write_locked(pass, table));
 }
 
 /* A reconfigure frees the string. */
@@ -424,16 +437,29 @@ static void update_site_factors(void)
 	unlock_slurmctld(locks);
 }
 
-static bool prepare(struct pass *pass)
+static void prepare(struct pass *pass)
 {
 	const struct settings *settings = pass->settings;
 
 	queue.count = queue.change_count = 0;
 	if (!pass->prioritize || !settings->tres)
-		return true;
+		return;
 	pass->extremes.tres_count = settings->weights.tres_count;
 	pass->extremes.tres = pass->most_tres = arena_alloc(&arena, settings->weights.tres_count * sizeof(double));
-	return pass->most_tres != NULL;
+	if (!pass->most_tres)
+		only_look(pass);
+}
+
+/* Of a pass that was to give priorities: once, until one has. */
+static void tell_failure(const struct pass *pass)
+{
+	static const char *told;
+
+	if (pass->why && xstrcmp(pass->why, told))
+		error("gpubudget: %s: priorities stay as they were", pass->why);
+	if (pass->given && told)
+		info("gpubudget: priorities are given again");
+	told = pass->given ? NULL : pass->why ? pass->why : told;
 }
 
 static void run_pass(bool prioritize, struct gpub_job *batch)
@@ -446,18 +472,21 @@ static void run_pass(bool prioritize, struct gpub_job *batch)
 		.batch = batch,
 	};
 
-	if (!job_list || !prepare(&pass))
+	if (!job_list)
 		return;
+	prepare(&pass);
 	clock_gettime(CLOCK_REALTIME, &now);
 	pass.now = now.tv_sec;
 	pass.now_ms = now.tv_sec * (int64_t)1000 + now.tv_nsec / NS_PER_MS;
 	if (prioritize)
 		slurm_shares_update();
 	look_locked(&pass);
-	if (prioritize && !pass.failed)
+	if (pass.prioritize && !pass.failed)
 		give_priorities(&pass);
-	if (prioritize)
+	if (prioritize) {
+		tell_failure(&pass);
 		trim_queue(2 * queue.count);
+	}
 	owners_free(&pass.owners);
 	arena_reset(&arena);
 	debug("gpubudget: %s of %u jobs: %u prioritized, %u changed, %u left for the next; %.3f ms under the read lock, %.3f ms under the write lock",

@@ -20,13 +20,18 @@ static uint32_t work_out(job_record_t *job, const struct table *table)
 	struct gpub_place place;
 	struct score_job in;
 	struct score out;
+	static bool told; /* guarded as the arena */
 	bool ok;
 
 	assoc_mgr_lock(&locks);
 	ok = read_inputs(table->settings, &arena, job, time(NULL), &in);
 	place = *table_place_of(table, job);
 	assoc_mgr_unlock(&locks);
-	if (!ok || !prepare_score(table->settings, &arena, &out))
+	ok = ok && prepare_score(table->settings, &arena, &out);
+	if (first_failure(&told, !ok))
+		error("gpubudget: " OUT_OF_MEMORY ": JobId=%u and others get no new priority until the next pass",
+		      job->job_id);
+	if (!ok)
 		return fallback(job);
 	score_job(&table->numbers, &place, &in, &out);
 	store_score(job, &in, &out, table->settings);

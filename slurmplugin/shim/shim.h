@@ -162,9 +162,13 @@ struct table {
  * before the first. Otherwise it stays until table_done. */
 const struct table *table_read(uint32_t assoc_id);
 void table_done(void);
-/* NULL if the library gives none. */
+/* Why priorities stay as they were, for the log. */
+#define OUT_OF_MEMORY "out of memory"
+#define LIBRARY_FAILED "libgpubudget.so failed, as it said above"
+/* NULL if there is none, and then why; nothing is said if it is only not yet
+ * there. */
 struct table *table_make(const struct gpub_engine *e, const struct settings *settings,
-			 const struct gpub_extremes *extremes);
+			 const struct gpub_extremes *extremes, const char **why);
 /* Takes over the table, or NULL. */
 void table_replace(struct table *by);
 void table_free(struct table *table);
@@ -194,8 +198,9 @@ void limits_reconfigure(bool cleared);
 void limits_job_end(job_record_t *job);
 
 /* standings.c: what sshare reads. */
-/* All associations, and the places of these and of the table's owners. */
-bool standings_update(const struct gpub_engine *e, struct table *table);
+/* All associations, and the places of these and of the table's owners. False if
+ * it can't be done, and then why. */
+bool standings_update(const struct gpub_engine *e, struct table *table, const char **why);
 /* One association; the caller holds the association manager's assoc lock. */
 void standings_update_one(slurmdb_assoc_rec_t *assoc);
 

@@ -89,13 +89,16 @@ static void reckon(const struct gpub_engine *e, struct gathering *all)
 static void update(const struct gpub_engine *e)
 {
 	struct gathering all = { .room = list_count(assoc_mgr_assoc_list) };
+	static bool told; /* only the pass thread comes here */
+	bool ok;
 
 	all.records = calloc(all.room, sizeof(*all.records));
 	all.assocs = calloc(all.room, sizeof(*all.assocs));
-	if (all.records && all.assocs)
+	ok = all.records && all.assocs;
+	if (ok)
 		reckon(e, &all);
-	else
-		error("gpubudget: out of memory, fair shares stay as they were");
+	if (first_failure(&told, !ok))
+		error("gpubudget: " OUT_OF_MEMORY ": fair shares stay as they were");
 	free(all.records);
 	free(all.assocs);
 }

@@ -54,9 +54,11 @@ static int add_assoc(void *x, void *arg)
 	struct gathering *all = arg;
 	slurmdb_assoc_rec_t *assoc = x;
 
-	if (all->count == all->room)
+	uint32_t owner;
+
+	if (all->count == all->room || (owner = owners_add_assoc(all->owners, assoc->id)) == OWNERS_NONE)
 		return -1;
-	add(all, assoc, question(assoc), owners_add_assoc(all->owners, assoc->id));
+	add(all, assoc, question(assoc), owner);
 	return SLURM_SUCCESS;
 }
 
@@ -73,8 +75,7 @@ static void add_nameless(struct gathering *all)
 static void answer_all(const struct gathering *all, bool by_slurm)
 {
 	for (uint32_t i = 0; i < all->count; i++) {
-		if (all->owner[i] != OWNERS_NONE)
-			all->owners->all[all->owner[i]].place = all->assocs[i].place;
+		all->owners->all[all->owner[i]].place = all->assocs[i].place;
 		if (all->records[i] && !by_slurm)
 			answer(all->records[i], &all->assocs[i]);
 	}
@@ -88,7 +89,7 @@ static void forget_places(struct table *table)
 		table->owners.all[i].place = table->numbers.unknown;
 }
 
-static bool update_all(const struct gpub_engine *e, struct table *table)
+static bool update_all(const struct gpub_engine *e, struct table *table, const char **why)
 {
 	uint32_t assocs = assoc_mgr_assoc_list ? list_count(assoc_mgr_assoc_list) : 0;
 	struct gathering all = { .owners = &table->owners, .room = assocs + table->owners.count };
@@ -100,7 +101,8 @@ static bool update_all(const struct gpub_engine *e, struct table *table)
 	all.owner = calloc(all.room + 1, sizeof(*all.owner));
 	ok = all.records && all.assocs && all.owner;
 	if (ok && assocs)
-		list_for_each_ro(assoc_mgr_assoc_list, add_assoc, &all);
+		ok = list_for_each_ro(assoc_mgr_assoc_list, add_assoc, &all) >= 0;
+	*why = ok ? LIBRARY_FAILED : OUT_OF_MEMORY;
 	if (ok)
 		add_nameless(&all);
 	ok = ok && (!all.count || e->standings(all.assocs, all.count) == GPUB_OK);
@@ -112,13 +114,13 @@ static bool update_all(const struct gpub_engine *e, struct table *table)
 	return ok;
 }
 
-bool standings_update(const struct gpub_engine *e, struct table *table)
+bool standings_update(const struct gpub_engine *e, struct table *table, const char **why)
 {
 	assoc_mgr_lock_t locks = { .assoc = WRITE_LOCK };
 	bool ok;
 
 	assoc_mgr_lock(&locks);
-	ok = update_all(e, table);
+	ok = update_all(e, table, why);
 	assoc_mgr_unlock(&locks);
 	return ok;
 }

@@ -96,12 +96,15 @@ static bool make_room(struct gpub_table *t)
 /* Settings that were read anew in the midst of the pass belong to the next. If
  * the library took some and failed all the same, a pass comes no sooner: only
  * the next attempt can help. */
-static bool fill(struct table *table, const struct gpub_engine *e, const struct gpub_extremes *extremes)
+static bool fill(struct table *table, const struct gpub_engine *e, const struct gpub_extremes *extremes,
+		 const char **why)
 {
 	struct gpub_table *t = &table->numbers;
 
+	*why = LIBRARY_FAILED;
 	if (e->rank(extremes, t) != GPUB_OK)
 		return false;
+	*why = NULL;
 	if (t->weights.generation != table->settings->weights.generation ||
 	    t->weights.tres_count != (table->settings->tres ? table->settings->weights.tres_count : 0)) {
 		if (!settings_stale())
@@ -109,18 +112,26 @@ static bool fill(struct table *table, const struct gpub_engine *e, const struct 
 		return false;
 	}
 	t->weights.tres = table->settings->tres;
-	return make_room(t) && e->fill(t) == GPUB_OK && sound(t);
+	*why = OUT_OF_MEMORY;
+	if (!make_room(t))
+		return false;
+	*why = LIBRARY_FAILED;
+	if (e->fill(t) != GPUB_OK)
+		return false;
+	*why = "libgpubudget.so gave numbers that can't be";
+	return sound(t);
 }
 
 struct table *table_make(const struct gpub_engine *e, const struct settings *settings,
-			 const struct gpub_extremes *extremes)
+			 const struct gpub_extremes *extremes, const char **why)
 {
 	struct table *table = calloc(1, sizeof(*table));
 
+	*why = OUT_OF_MEMORY;
 	if (!table)
 		return NULL;
 	table->settings = settings;
-	if (fill(table, e, extremes))
+	if (fill(table, e, extremes, why))
 		return table;
 	table_free(table);
 	return NULL;
