@@ -20,8 +20,9 @@ export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 # at each. There is one a minute.
 BENCH_JOBS := 1000,10000,100000
 BENCH_PASSES := 3
-# make sanitize: which end-to-end tests.
-SANITIZE_RUN := Order|Usage|Standalone|Outage|BadInput|LimitsEqualStock|SharesFromSlurmEqualStock
+# make sanitize: which end-to-end tests. Not those in which sshare loads the
+# plugin (NO_FAIR_TREE): the sanitizers are preloaded into slurmctld alone.
+SANITIZE_RUN := Order|Usage|Standalone|Outage|BadInput|LimitsEqualStock
 LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 # The packages whose tests start whole clusters run after the others and one at
