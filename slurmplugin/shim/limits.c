@@ -538,12 +538,19 @@ void limits_start(void)
 	load_times();
 }
 
+/* slurmctld saves what was used before it stops us: a period that is counted
+ * after that would be noted as counted, and lost. The next slurmctld counts it. */
+static bool ending(void)
+{
+	return slurmctld_config.shutdown_time != 0;
+}
+
 void limits_period(void)
 {
 	slurmctld_lock_t locks;
 	assoc_mgr_lock_t assoc_locks;
 	struct period period = { 0 };
-	bool any = lock_lists(&locks, &assoc_locks);
+	bool any = lock_lists(&locks, &assoc_locks) && !ending();
 
 	period.now = time(NULL);
 	if (any) {

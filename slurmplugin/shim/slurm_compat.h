@@ -52,6 +52,7 @@
 #pragma weak cluster_cpus
 #pragma weak job_list
 #pragma weak last_job_update
+#pragma weak slurmctld_config
 #pragma weak slurmctld_tres_cnt
 #pragma weak find_job_record
 #pragma weak find_part_record
