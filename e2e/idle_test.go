@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -29,7 +30,7 @@ func TestIdleGPUsAndWhatNoMeterCovered(t *testing.T) {
 	gpus.GPUs[0].Load = simnvml.Steady(60)
 	require.NoError(t, m.WriteGPUs("n1", gpus))
 
-	job := m.sbatch("--account=vision", "--gres=gpu:2", "--wrap", "sleep 30")
+	job := m.sbatch("--account=vision", "--gres=gpu:2", "--wrap", "sleep 170")
 	type idle struct {
 		Node    string              `json:"node"`
 		Index   int                 `json:"index"`
@@ -59,6 +60,8 @@ func TestIdleGPUsAndWhatNoMeterCovered(t *testing.T) {
 	require.Len(t, strings.Split(strings.TrimSpace(text), "\n"), 2)
 
 	require.NoError(t, m.KillAgent("n1"))
+	time.Sleep(3 * time.Second) // which no agent sees
+	m.exec("root", "scancel", number0(job))
 	require.NoError(t, m.WaitNoJobs(m.ctx))
 	var run []string
 	m.until("the record of the run", func() bool {
