@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"gpubudget/internal/hostlist"
 )
 
 // Slot is what gres.conf means by a number of SLURM_JOB_GPUS.
@@ -78,7 +80,7 @@ func (g *Gres) line(fields []string, node string) error {
 		keys[strings.ToLower(key)] = strings.Trim(value, `"`)
 	}
 	if nodes, ok := keys["nodename"]; ok {
-		names, err := expand(nodes)
+		names, err := hostlist.Expand(nodes)
 		if err != nil {
 			return err
 		}
@@ -93,7 +95,7 @@ func (g *Gres) line(fields []string, node string) error {
 		return nil
 	}
 	if file, ok := keys["file"]; ok {
-		files, err := expand(file)
+		files, err := hostlist.Expand(file)
 		if err != nil {
 			return err
 		}
@@ -103,7 +105,7 @@ func (g *Gres) line(fields []string, node string) error {
 		return nil
 	}
 	if several, ok := keys["multiplefiles"]; ok {
-		files, err := expand(several)
+		files, err := hostlist.Expand(several)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-package slurmnode
+// Package hostlist reads lists in the notation that Slurm has for names with
+// numbers in them, of nodes and of files.
+package hostlist
 
 import (
 	"fmt"
@@ -11,8 +13,12 @@ import (
 // mostNames bounds what a list may stand for.
 const mostNames = 1 << 16
 
-// expand is what a list in Slurm's notation stands for, in its order: "n[1-3,07],m".
-func expand(list string) ([]string, error) {
+// Expand is what a list stands for, in its order: "n[1-3,07],m" is n1, n2, n3, n07
+// and m. Numbers are as wide as the first of their range is written; of several
+// brackets in a name the last changes fastest. It is an error if a bracket is not
+// closed, holds something else than numbers and ranges, or if the list stands for
+// more than 65,536 names.
+func Expand(list string) ([]string, error) {
 	var names []string
 	for _, item := range splitOutside(list) {
 		expanded, err := expandItem(item)
@@ -64,7 +70,7 @@ func expandItem(item string) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%q: %w", item, err)
 		}
-		if len(numbers)*len(tails) > mostNames {
+		if len(names)+len(numbers)*len(tails) > mostNames {
 			return nil, fmt.Errorf("%q stands for too many", item)
 		}
 		for _, n := range numbers {
