@@ -4,7 +4,6 @@ package gpucheck_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -29,24 +28,7 @@ func TestMain(m *testing.M) {
 	if shows := os.Getenv(loadVariable); shows != "" {
 		load(shows, len(os.Args) == 4)
 	}
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "gpubudget-simnvml-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	code := 1
-	if library, err = simnvml.Build(context.Background(), dir); err == nil {
-		code = m.Run()
-	}
-	if err := errors.Join(err, os.RemoveAll(dir)); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
+	os.Exit(simnvml.RunTests(&library, m.Run))
 }
 
 // load stands in for spin, until it is killed.

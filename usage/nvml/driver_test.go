@@ -3,7 +3,6 @@
 package nvml_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -30,20 +29,7 @@ func run(m *testing.M) int {
 		library = os.Getenv(libraryVariable)
 		runChild(name)
 	}
-	dir, err := os.MkdirTemp("", "gpubudget-simnvml-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	code := 1
-	if library, err = simnvml.Build(context.Background(), dir); err == nil {
-		code = m.Run()
-	}
-	if err := errors.Join(err, os.RemoveAll(dir)); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
+	return simnvml.RunTests(&library, m.Run)
 }
 
 const libraryVariable = "GPUBUDGET_TEST_NVML"
