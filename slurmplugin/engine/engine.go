@@ -81,6 +81,7 @@ type Engine struct {
 	scorer     scorer             // of that pass
 	table      *fairshare.Table   // the scorer as numbers
 	slurm      slurmShares
+	contract   contract
 	spooled    fairshare.Instant // when demand went to the spool
 }
 
