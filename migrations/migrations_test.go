@@ -4,6 +4,7 @@ package migrations_test
 
 import (
 	"context"
+	"fmt"
 	"io/fs"
 	"os"
 	"strings"
@@ -74,7 +75,7 @@ func TestUpOnAnEmptyDatabaseAndAgain(t *testing.T) {
 	status, err = migrations.Status(ctx, cfg)
 	require.NoError(t, err)
 	for i, m := range status {
-		require.Equal(t, int64(i+1), m.Version)
+		require.Equal(t, fmt.Sprintf("%04d", m.Version), applied[i][:4])
 		require.Equal(t, applied[i], m.Name)
 		require.WithinRange(t, m.AppliedAt, time.Now().Add(-time.Minute), time.Now().Add(time.Minute))
 	}
@@ -147,6 +148,29 @@ func TestUpAddsSettings(t *testing.T) {
 	}
 }
 
+// A run that an older release recorded is kept; what it was promised is unknown.
+func TestUpKeepsRuns(t *testing.T) {
+	cfg := emptyDatabase(t)
+	require.NoError(t, migrations.UpTo(ctx, cfg, 7))
+	conn := connect(t, cfg)
+	const older = `INSERT INTO gpubudget.job_run (cluster, job_id, account, user_name, gpus, allocated, started_at, ended_at, seen_at, end_seen_at)
+		VALUES ('c1', $1, 'physics', 'ada', 4, true, '2026-10-05 11:00Z', '2026-10-05 12:30Z', '2026-10-05 12:31Z', '2026-10-05 12:31Z')`
+	_, err := conn.Exec(ctx, older, 1)
+	require.NoError(t, err)
+	const runs = "SELECT job_id || ' ' || coalesce(min_runtime_ms::text, 'unknown') FROM gpubudget.job_run ORDER BY job_id"
+	const buckets = "SELECT to_char(starts_at AT TIME ZONE 'UTC', 'HH24') || ' ' || gpu_ms FROM gpubudget.usage_bucket ORDER BY 1"
+	before := query[string](t, conn, buckets)
+	require.Len(t, before, 2)
+
+	require.NoError(t, migrations.Up(ctx, cfg, nil))
+	require.Equal(t, before, query[string](t, conn, buckets))
+	_, err = conn.Exec(ctx, older, 2)
+	require.NoError(t, err)
+	require.Equal(t, []string{"1 unknown", "2 unknown"}, query[string](t, conn, runs))
+	_, err = conn.Exec(ctx, "UPDATE gpubudget.job_run SET min_runtime_ms = -1")
+	require.ErrorContains(t, err, "job_run_min_runtime_ms_check")
+}
+
 // Demand that an older release recorded, or goes on recording, is kept. Nobody
 // knows when in its bucket it began.
 func TestUpKeepsDemand(t *testing.T) {
@@ -206,7 +230,7 @@ func TestNewerSchemaIsLeftAlone(t *testing.T) {
 	_, err := conn.Exec(ctx, "INSERT INTO gpubudget.schema_version (version_id, is_applied) VALUES (999, true)")
 	require.NoError(t, err)
 
-	want := &migrations.NewerSchemaError{Database: 999, Known: int64(len(sqlFiles(t)))}
+	want := &migrations.NewerSchemaError{Database: 999, Known: migrations.Newest()}
 	var newer *migrations.NewerSchemaError
 	require.ErrorAs(t, migrations.Up(ctx, cfg, nil), &newer)
 	require.Equal(t, want, newer)

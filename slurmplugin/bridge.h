@@ -20,7 +20,7 @@
 
 /* Raised whenever a struct or a call below changes: both sides compare it at
  * start, so that a stale library is refused and not misread. */
-#define GPUB_ABI 3
+#define GPUB_ABI 4
 
 enum gpub_rc { GPUB_OK = 0, GPUB_ERROR = -1, GPUB_PANIC = -2, GPUB_ABI_MISMATCH = -3 };
 
@@ -100,6 +100,7 @@ enum gpub_job_flag {
 					 * then GPUB_PENDING, start and end are the run's */
 	GPUB_JOB_DEMANDS = 1 << 5,      /* pending, not held, begin time passed, no unmet dependency */
 	GPUB_JOB_RESIZING = 1 << 6,
+	GPUB_JOB_REQUEUABLE = 1 << 7,   /* may be requeued; not told of a job that pends */
 };
 
 /* What is seen of a job. */
@@ -135,9 +136,12 @@ struct gpub_job {
 	uint64_t gpus;           /* allocated, or asked for (one array task's) */
 	uint32_t demand_tasks;   /* of array_tasks, those that the array's own %N limit lets run now */
 
-	/* what the priorities of others depend on, while it pends */
+	/* what the priorities of others depend on while it pends, and who yields to
+	 * whom when it runs */
 	uint32_t qos_priority;   /* raw */
 	int64_t nice;            /* without NICE_OFFSET */
+	int64_t min_runtime;     /* seconds that it asks for; -1 if it says nothing */
+	int64_t time_limit;      /* seconds; 0 if there is none */
 };
 
 /*

@@ -29,9 +29,15 @@ type Run struct {
 	GPUs                          int64  // allocated to this run
 	GPUType                       string // empty if untyped
 
-	// Allocated tells whether the account was funded when the run started. Only
-	// then its GPU time is charged.
+	// Allocated tells whether the account was funded when the run started, and
+	// its minimum runtime not 0. Only then its GPU time is charged.
 	Allocated bool
+
+	// MinRuntime is for how long the run was to be left alone when it began: the
+	// job's minimum runtime, of which earlier runs count if a resize ended them.
+	// It is 0 if the job was unallocated by what it asked for, nil if that isn't
+	// known, as of a run that an older release recorded.
+	MinRuntime *time.Duration
 
 	StartedAt time.Time
 	EndedAt   *time.Time // nil while it runs
@@ -61,6 +67,18 @@ func (r Run) Period(until time.Time) fairshare.Period {
 	}
 	p.Until = max(p.Until, p.From)
 	return p
+}
+
+// ProtectedUntil is when the run's minimum runtime will have passed, by what is
+// known at an instant: time for which it is suspended does not count. ok is false
+// if it never was protected, or that isn't known.
+func (r Run) ProtectedUntil(now time.Time) (until time.Time, ok bool) {
+	if !r.Allocated || r.MinRuntime == nil || *r.MinRuntime <= 0 {
+		return time.Time{}, false
+	}
+	p := r.Period(now)
+	suspended := time.Duration(p.Millis()-r.busy(p)) * time.Millisecond
+	return r.StartedAt.Add(*r.MinRuntime + suspended), true
 }
 
 // GPUMillis is the GPU time the run has used up to until: GPUs times the time

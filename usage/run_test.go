@@ -84,3 +84,37 @@ func TestCharges(t *testing.T) {
 	require.Equal(t, []fairshare.Charge{{Period: p, Account: "a", User: "u", Amount: 2 * fairshare.GPUHour}}, allocated)
 	require.Equal(t, []fairshare.Charge{{Period: p, Account: "a", User: "v", Amount: fairshare.GPUHour}}, unallocated)
 }
+
+func TestProtectedUntil(t *testing.T) {
+	hour, start := time.Hour, time.Date(2026, 10, 5, 8, 0, 0, 0, time.UTC)
+	run := Run{Allocated: true, MinRuntime: &hour, StartedAt: start, GPUs: 1}
+	for _, tt := range []struct {
+		name   string
+		change func(*Run)
+		now    time.Duration
+		want   time.Duration // from the start; negative: never
+	}{
+		{"from its start on", nil, time.Minute, time.Hour},
+		{"long ago", nil, 5 * time.Hour, time.Hour},
+		{"suspended time doesn't count", func(r *Run) { r.Suspended = 10 * time.Minute }, 30 * time.Minute, 70 * time.Minute},
+		{"suspended now", func(r *Run) {
+			r.Suspended, r.SuspendedSince = 10*time.Minute, new(start.Add(20*time.Minute))
+		}, 30 * time.Minute, 80 * time.Minute},
+		{"it has ended", func(r *Run) { r.EndedAt = new(start.Add(time.Minute)) }, 30 * time.Minute, time.Hour},
+		{"unallocated", func(r *Run) { r.Allocated = false }, time.Minute, -1},
+		{"nothing left of it after a resize", func(r *Run) { r.MinRuntime = new(time.Duration(0)) }, time.Minute, -1},
+		{"of an older release", func(r *Run) { r.MinRuntime = nil }, time.Minute, -1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := run
+			if tt.change != nil {
+				tt.change(&r)
+			}
+			until, ok := r.ProtectedUntil(start.Add(tt.now))
+			require.Equal(t, tt.want >= 0, ok)
+			if ok {
+				require.Equal(t, tt.want, until.Sub(start))
+			}
+		})
+	}
+}

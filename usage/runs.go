@@ -54,47 +54,47 @@ const writeRuns = `
 INSERT INTO gpubudget.job_run AS r (
 	cluster, job_id, started_at,
 	restart, array_job_id, array_task_id, het_job_id,
-	account, user_name, partition, qos, nodes, gpus, gpu_type, allocated,
+	account, user_name, partition, qos, nodes, gpus, gpu_type, allocated, min_runtime_ms,
 	suspended_ms, suspended_since, seen_at,
 	ended_at, end_state, end_seen_at, bucket_ms)
 SELECT
 	s.cluster, s.job_id, s.started_at,
 	s.restart, s.array_job_id, s.array_task_id, s.het_job_id,
-	s.account, s.user_name, s.partition, s.qos, s.nodes, s.gpus, s.gpu_type, s.allocated,
+	s.account, s.user_name, s.partition, s.qos, s.nodes, s.gpus, s.gpu_type, s.allocated, s.min_runtime_ms,
 	s.suspended_ms, s.suspended_since, s.seen_at,
 	s.ended_at, s.end_state, s.seen_at,
 	gpubudget.bucket_ms(s.cluster, coalesce(s.ended_at, s.started_at))
 FROM unnest(
 	$1::text[], $2::bigint[], $3::timestamptz[],
 	$4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
-	$8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::bigint[], $14::text[], $15::boolean[],
-	$16::bigint[], $17::timestamptz[], $18::timestamptz[],
-	$19::timestamptz[], $20::text[])
+	$8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::bigint[], $14::text[], $15::boolean[], $16::bigint[],
+	$17::bigint[], $18::timestamptz[], $19::timestamptz[],
+	$20::timestamptz[], $21::text[])
 AS s (
 	cluster, job_id, started_at,
 	restart, array_job_id, array_task_id, het_job_id,
-	account, user_name, partition, qos, nodes, gpus, gpu_type, allocated,
+	account, user_name, partition, qos, nodes, gpus, gpu_type, allocated, min_runtime_ms,
 	suspended_ms, suspended_since, seen_at,
 	ended_at, end_state)
 ORDER BY s.cluster, s.job_id, s.started_at
 ON CONFLICT (cluster, job_id, started_at) DO UPDATE SET
 	(restart, array_job_id, array_task_id, het_job_id,
-	 account, user_name, partition, qos, nodes, gpus, gpu_type, allocated,
+	 account, user_name, partition, qos, nodes, gpus, gpu_type, allocated, min_runtime_ms,
 	 suspended_ms, suspended_since, seen_at)
 	= (SELECT * FROM (VALUES
 		(excluded.restart, excluded.array_job_id, excluded.array_task_id, excluded.het_job_id,
 		 excluded.account, excluded.user_name, excluded.partition, excluded.qos, excluded.nodes,
-		 excluded.gpus, excluded.gpu_type, excluded.allocated,
+		 excluded.gpus, excluded.gpu_type, excluded.allocated, excluded.min_runtime_ms,
 		 excluded.suspended_ms, excluded.suspended_since, excluded.seen_at),
 		(r.restart, r.array_job_id, r.array_task_id, r.het_job_id,
 		 r.account, r.user_name, r.partition, r.qos, r.nodes,
-		 r.gpus, r.gpu_type, r.allocated,
+		 r.gpus, r.gpu_type, r.allocated, r.min_runtime_ms,
 		 r.suspended_ms, r.suspended_since, r.seen_at))
 	   AS c (restart, array_job_id, array_task_id, het_job_id,
-		 account, user_name, partition, qos, nodes, gpus, gpu_type, allocated,
+		 account, user_name, partition, qos, nodes, gpus, gpu_type, allocated, min_runtime_ms,
 		 suspended_ms, suspended_since, seen_at)
 	   ORDER BY (c.gpus > 0 OR c.nodes <> '') DESC, c.seen_at DESC,
-		c.gpus DESC, c.suspended_ms DESC, c.suspended_since DESC NULLS LAST, c.allocated DESC,
+		c.gpus DESC, c.suspended_ms DESC, c.suspended_since DESC NULLS LAST, c.allocated DESC, c.min_runtime_ms DESC NULLS LAST,
 		c.account DESC, c.user_name DESC, c.partition DESC, c.qos DESC, c.nodes DESC, c.gpu_type DESC,
 		c.restart DESC, c.array_job_id DESC, c.array_task_id DESC, c.het_job_id DESC
 	   LIMIT 1),
@@ -106,12 +106,12 @@ ON CONFLICT (cluster, job_id, started_at) DO UPDATE SET
 	   ORDER BY e.ended_at IS NOT NULL DESC, e.end_seen_at DESC, e.ended_at DESC, e.end_state DESC, e.kept DESC
 	   LIMIT 1)
 WHERE (r.restart, r.array_job_id, r.array_task_id, r.het_job_id,
-	r.account, r.user_name, r.partition, r.qos, r.nodes, r.gpus, r.gpu_type, r.allocated,
+	r.account, r.user_name, r.partition, r.qos, r.nodes, r.gpus, r.gpu_type, r.allocated, r.min_runtime_ms,
 	r.suspended_ms, r.suspended_since, r.seen_at, r.ended_at, r.end_state, r.end_seen_at)
 	IS DISTINCT FROM
 	(excluded.restart, excluded.array_job_id, excluded.array_task_id, excluded.het_job_id,
 	excluded.account, excluded.user_name, excluded.partition, excluded.qos, excluded.nodes,
-	excluded.gpus, excluded.gpu_type, excluded.allocated,
+	excluded.gpus, excluded.gpu_type, excluded.allocated, excluded.min_runtime_ms,
 	excluded.suspended_ms, excluded.suspended_since, excluded.seen_at,
 	excluded.ended_at, excluded.end_state, excluded.end_seen_at)`
 
@@ -159,6 +159,7 @@ func columns(runs []Run) []any {
 		started, seen                  = make([]time.Time, n), make([]time.Time, n)
 		since, ended                   = make([]*time.Time, n), make([]*time.Time, n)
 		allocated                      = make([]bool, n)
+		minRuntime                     = make([]*int64, n)
 	)
 	for i, r := range runs {
 		cluster[i], account[i], user[i] = text(r.Cluster), text(r.Account), text(r.User)
@@ -169,7 +170,7 @@ func columns(runs []Run) []any {
 			task[i] = int64(NoTask)
 		}
 		gpus[i], suspended[i] = max(0, r.GPUs), max(0, r.Suspended.Milliseconds())
-		allocated[i] = r.Allocated
+		allocated[i], minRuntime[i] = r.Allocated, storedMillis(r.MinRuntime)
 		started[i], seen[i] = stored(r.StartedAt), stored(r.SeenAt)
 		since[i] = storedAfter(started[i], r.SuspendedSince)
 		if ended[i] = storedAfter(started[i], r.EndedAt); ended[i] != nil {
@@ -179,10 +180,19 @@ func columns(runs []Run) []any {
 	return []any{
 		cluster, job, started,
 		restart, array, task, het,
-		account, user, partition, qos, nodes, gpus, gpuType, allocated,
+		account, user, partition, qos, nodes, gpus, gpuType, allocated, minRuntime,
 		suspended, since, seen,
 		ended, endState,
 	}
+}
+
+// storedMillis is d in whole milliseconds.
+func storedMillis(d *time.Duration) *int64 {
+	if d == nil {
+		return nil
+	}
+	ms := max(0, d.Milliseconds())
+	return &ms
 }
 
 // storedAfter is t as it is stored, but not before start.
@@ -222,7 +232,7 @@ func (s *Store) Runs(ctx context.Context, cluster string, w fairshare.Period) ([
 func (s *Store) runs(ctx context.Context, where string, args ...any) ([]Run, error) {
 	rows, err := s.db.Query(ctx, `
 		SELECT cluster, job_id, restart, array_job_id, array_task_id, het_job_id,
-			account, user_name, partition, qos, nodes, gpus, gpu_type, allocated,
+			account, user_name, partition, qos, nodes, gpus, gpu_type, allocated, min_runtime_ms,
 			started_at, ended_at, end_state, suspended_ms, suspended_since, seen_at
 		FROM gpubudget.job_run `+where+`
 		ORDER BY cluster, job_id, started_at`, args...)
@@ -235,13 +245,18 @@ func (s *Store) runs(ctx context.Context, where string, args ...any) ([]Run, err
 func scanRun(row pgx.CollectableRow) (Run, error) {
 	var r Run
 	var suspended int64
+	var minRuntime *int64
 	err := row.Scan(&r.Cluster, &r.JobID, &r.Restart, &r.ArrayJobID, &r.ArrayTaskID, &r.HetJobID,
-		&r.Account, &r.User, &r.Partition, &r.QOS, &r.Nodes, &r.GPUs, &r.GPUType, &r.Allocated,
+		&r.Account, &r.User, &r.Partition, &r.QOS, &r.Nodes, &r.GPUs, &r.GPUType, &r.Allocated, &minRuntime,
 		&r.StartedAt, &r.EndedAt, &r.EndState, &suspended, &r.SuspendedSince, &r.SeenAt)
 	if err != nil {
 		return Run{}, err
 	}
 	r.Suspended = time.Duration(suspended) * time.Millisecond
+	if minRuntime != nil {
+		d := time.Duration(*minRuntime) * time.Millisecond
+		r.MinRuntime = &d
+	}
 	r.StartedAt, r.SeenAt = r.StartedAt.UTC(), r.SeenAt.UTC()
 	r.EndedAt, r.SuspendedSince = utc(r.EndedAt), utc(r.SuspendedSince)
 	return r, nil

@@ -60,11 +60,15 @@ func TestRunIsReadAsItWasWritten(t *testing.T) {
 	want := []usage.Run{
 		{
 			Cluster: "c", JobID: 7, Restart: 2, ArrayJobID: 5, ArrayTaskID: 4, HetJobID: 3,
-			Account: "vision", User: "ada", Partition: "gpu", QOS: "normal", Nodes: "n[1-2]", GPUs: 16, GPUType: "h200", Allocated: true,
+			Account: "vision", User: "ada", Partition: "gpu", QOS: "normal", Nodes: "n[1-2]", GPUs: 16, GPUType: "h200", Allocated: true, MinRuntime: new(90 * time.Minute),
 			StartedAt: at(0), Suspended: 90 * time.Second, SuspendedSince: new(at(time.Hour)), SeenAt: at(time.Hour + 1500*time.Millisecond),
 		},
 		{
 			Cluster: "c", JobID: 8, ArrayTaskID: usage.NoTask, Account: "nlp", User: "bob",
+			StartedAt: at(-time.Hour), SeenAt: at(0),
+		},
+		{
+			Cluster: "c", JobID: 9, ArrayTaskID: usage.NoTask, Account: "nlp", User: "bob", MinRuntime: new(time.Duration(0)),
 			StartedAt: at(-time.Hour), SeenAt: at(0),
 		},
 	}

@@ -69,7 +69,7 @@ func benchJobs(n int) []Job {
 			Partition: NewCString("gpu"), QOS: NewCString("normal"),
 			Submit: begin.Unix() - int64(i), Begin: begin.Unix(),
 			Flags: Demands, GPUs: uint64(1 + i%8),
-			Nice: int64(i % 3), QOSPriority: uint32(i % 2 * 10),
+			Nice: int64(i % 3), QOSPriority: uint32(i % 2 * 10), MinRuntime: int64(i%4)*3600 - 1,
 		}
 		if i%20 == 0 { // one in twenty runs
 			jobs[i].State, jobs[i].Flags = Running, 0

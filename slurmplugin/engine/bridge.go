@@ -4,6 +4,7 @@ package engine
 
 import (
 	"math"
+	"time"
 	"unsafe"
 
 	"gpubudget/fairshare"
@@ -16,7 +17,7 @@ import (
 // only during the call.
 
 // ABI is GPUB_ABI of bridge.h.
-const ABI = 3
+const ABI = 4
 
 // Result codes, enum gpub_rc of bridge.h.
 const (
@@ -107,6 +108,7 @@ const (
 	Requeued                         // this run ends, the job will pend again
 	Demands                          // pending and nothing but resources holds it back
 	Resizing
+	Requeuable // may be requeued; not told of a job that pends
 )
 
 // NoTask is the ArrayTaskID of a job that is no task of an array.
@@ -138,10 +140,31 @@ type Job struct {
 
 	QOSPriority uint32
 	Nice        int64
+	MinRuntime  int64 // seconds it asks for; -1 if it says nothing
+	TimeLimit   int64 // seconds; 0 if there is none
 }
 
 // Has tells whether all of the flags f are set.
 func (j *Job) Has(f JobFlags) bool { return j.Flags&f == f }
+
+// longest is more than any job runs, and keeps what is not believable from
+// overflowing.
+const longest = 100 * 365 * 24 * time.Hour
+
+// asked is MinRuntime as the arithmetic has it.
+func (j *Job) asked() time.Duration {
+	if j.MinRuntime < 0 {
+		return fairshare.NotAsked
+	}
+	return bounded(j.MinRuntime)
+}
+
+// limit is TimeLimit as the arithmetic has it, 0 if there is none.
+func (j *Job) limit() time.Duration { return bounded(max(j.TimeLimit, 0)) }
+
+func bounded(seconds int64) time.Duration {
+	return time.Duration(min(seconds, int64(longest/time.Second))) * time.Second
+}
 
 // gpus is GPUs as the arithmetic has it.
 func (j *Job) gpus() int64 { return int64(min(j.GPUs, math.MaxInt64)) }

@@ -142,15 +142,15 @@ func (db *database) budget(ctx context.Context, ledger *budgets.Store, s *Snapsh
 }
 
 // write writes records of the spool. Runs that nobody could judge before are
-// judged by funded. A record that the database will never take is given to
+// judged now. A record that the database will never take is given to
 // reject: it must not hold up all others for ever.
-func (db *database) write(ctx context.Context, recs []spoolRecord, funded func(string) bool, reject func(spoolRecord, error)) error {
-	err := db.writeAll(ctx, recs, funded)
+func (db *database) write(ctx context.Context, recs []spoolRecord, by judge, reject func(spoolRecord, error)) error {
+	err := db.writeAll(ctx, recs, by)
 	if !isRefusal(err) {
 		return err
 	}
 	for i := range recs {
-		switch err := db.writeAll(ctx, recs[i:i+1], funded); {
+		switch err := db.writeAll(ctx, recs[i:i+1], by); {
 		case err == nil:
 		case isRefusal(err):
 			reject(recs[i], err)
@@ -167,7 +167,7 @@ func isRefusal(err error) bool {
 	return errors.As(err, &answer) && (strings.HasPrefix(answer.Code, "22") || strings.HasPrefix(answer.Code, "23"))
 }
 
-func (db *database) writeAll(ctx context.Context, recs []spoolRecord, funded func(string) bool) error {
+func (db *database) writeAll(ctx context.Context, recs []spoolRecord, by judge) error {
 	var runs []usage.Run
 	for _, rec := range recs {
 		if rec.Run == nil {
@@ -175,7 +175,8 @@ func (db *database) writeAll(ctx context.Context, recs []spoolRecord, funded fun
 		}
 		r := rec.Run.usageRun(db.cluster)
 		if rec.Run.Allocated == nil {
-			r.Allocated = funded(r.Account)
+			allocated, minRuntime := by.decide(r.Account, rec.Run.terms())
+			r.Allocated, r.MinRuntime = allocated, &minRuntime
 		}
 		runs = append(runs, r)
 	}

@@ -25,6 +25,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gpubudget/budgets"
 	"gpubudget/conf"
 	"gpubudget/fairshare"
 	"gpubudget/usage"
@@ -266,6 +267,7 @@ func (e *Engine) EndPass() error {
 	defer e.recorder.notify()
 	defer e.tellJump()
 	defer e.tellUnassociated()
+	defer e.tellCapped()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.watching {
@@ -379,7 +381,7 @@ func (e *Engine) install(s *Snapshot, covers bool) {
 	if e.snapshot == nil || e.snapshot.Ledger != s.Ledger || e.snapshot.Policy != s.Policy {
 		e.wanted.Store(true)
 	}
-	e.snapshot, e.window, e.owners.standing = s, w, roles
+	e.snapshot, e.window, e.owners.judge = s, w, judge{roles, termsOf(s.Policy)}
 	e.demand.resize(s.Policy.Bucket)
 	e.settle()
 	if covers {
@@ -425,24 +427,29 @@ func (e *Engine) adopt(runs []usage.Run, lastSeen fairshare.Instant) {
 	e.tracker.adopt(runs, lastSeen)
 }
 
-// funding tells which accounts are funded; nil if nobody knows yet.
-func (e *Engine) funding() func(account string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return fundedBy(e.owners.standing)
+// termsOf are the terms that a policy sets.
+func termsOf(p budgets.Policy) fairshare.Terms {
+	return fairshare.Terms{Default: p.MinRuntime, Cap: p.MinRuntimeCap}
 }
 
-// judge lets runs be judged by roles before there is a snapshot.
-func (e *Engine) judge(roles *fairshare.Ranking) {
+// judge is how runs that start now are judged.
+func (e *Engine) judge() judge {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.owners.standing = roles
+	return e.owners.judge
+}
+
+// judgeBy lets runs be judged before there is a snapshot.
+func (e *Engine) judgeBy(j judge) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.owners.judge = j
 	e.settle()
 }
 
 // settle decides the runs that nobody could judge so far.
 func (e *Engine) settle() {
-	if e.owners.standing != nil {
-		e.tracker.settle(fundedBy(e.owners.standing))
+	if e.owners.knows() {
+		e.tracker.settle(e.owners.judge)
 	}
 }

@@ -62,7 +62,9 @@ func (x *history) event() {
 		if rapid.Bool().Draw(x.T, "slurmdbd") {
 			assoc = uint32(len(who[0])*100 + int(who[1][0]))
 		}
-		s.submit(who[0], who[1], assoc, rapid.Uint64Range(0, 8).Draw(x.T, "gpus"))
+		j := s.submit(who[0], who[1], assoc, rapid.Uint64Range(0, 8).Draw(x.T, "gpus"))
+		j.asked = rapid.SampledFrom([]int64{-1, -1, 0, 600, 1 << 40}).Draw(x.T, "minimum runtime")
+		j.limit = rapid.SampledFrom([]int64{0, 60, 86400}).Draw(x.T, "time limit")
 	case "start":
 		// Slurm holds a requeued job back for two minutes.
 		if j := x.pick(func(j *simJob) bool { return j.state == Pending && !j.requeuing && (j.restart == 0 || !j.fresh) }); j != nil {
@@ -108,16 +110,21 @@ func (x *history) look() {
 	x.slurm.seen()
 }
 
+// allocated tells whether a run was to be charged to its account's budget.
+func (r *simRun) allocated() bool {
+	return (r.account == "physics" || r.account == "bio") && r.asked != 0
+}
+
 // check compares the usage the pass ranked by with the truth.
 func (x *history) check() {
 	if !x.known {
 		return
 	}
-	truth := x.slurm.total(func(r *simRun) string { return r.account })
+	truth := x.slurm.total(func(r *simRun) string { return fmt.Sprint(r.account, r.allocated()) })
 	for _, account := range []string{"physics", "bio"} {
 		standing, ok := x.engine.ranking.Account(account)
 		require.True(x.T, ok)
-		require.Equal(x.T, truth[account], int64(standing.Used), "usage of %s at %d", account, x.slurm.now)
+		require.Equal(x.T, truth[fmt.Sprint(account, true)], int64(standing.Used), "usage of %s at %d", account, x.slurm.now)
 	}
 	for _, r := range x.slurm.runs {
 		require.GreaterOrEqual(x.T, r.millis(x.slurm.now), int64(0))
@@ -222,12 +229,13 @@ func (x *history) compare() {
 	got := make(map[string]int64)
 	for _, r := range runs {
 		require.False(x.T, r.Open(), "run %d", r.JobID)
-		require.Equal(x.T, r.Account == "physics" || r.Account == "bio", r.Allocated, r.Account)
-		got[fmt.Sprintf("%d %s %s", r.JobID, r.Account, r.User)] += int64(r.GPUMillis(x.now))
+		require.NotNil(x.T, r.MinRuntime)
+		require.LessOrEqual(x.T, *r.MinRuntime, 8*time.Hour)
+		got[fmt.Sprintf("%d %s %s %t", r.JobID, r.Account, r.User, r.Allocated)] += int64(r.GPUMillis(x.now))
 	}
-	want := x.slurm.total(func(r *simRun) string { return fmt.Sprintf("%d %s %s", r.job, r.account, r.user) })
+	want := x.slurm.total(func(r *simRun) string { return fmt.Sprintf("%d %s %s %t", r.job, r.account, r.user, r.allocated()) })
 	for key, ms := range want {
-		require.Equal(x.T, ms, got[key], "job, account, user: %s", key)
+		require.Equal(x.T, ms, got[key], "job, account, user, allocated: %s", key)
 	}
 	allocated, unallocated, err := x.usage().Charges(ctx, x.cluster, w)
 	require.NoError(x.T, err)

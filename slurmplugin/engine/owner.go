@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"gpubudget/fairshare"
 	"gpubudget/usage"
@@ -36,8 +37,8 @@ type owners struct {
 	byName  map[ownerName]*owner
 	byAssoc assocOwners
 
-	standing *fairshare.Ranking // the latest; nil as long as there is no snapshot
-	pass     uint32
+	judge
+	pass uint32
 }
 
 func newOwners(d *demand) *owners {
@@ -124,24 +125,30 @@ func (o *owners) add(name ownerName) *owner {
 	return found
 }
 
-// funded tells whether a run of the owner that starts now is charged to a
-// budget; decided is false if there is no snapshot to tell by.
-func (o *owners) funded(of *owner) (allocated, decided bool) {
-	if o.standing == nil {
-		return false, false
-	}
-	return fundedBy(o.standing)(of.account), true
+// judge tells which runs that start now are allocated.
+type judge struct {
+	standing *fairshare.Ranking // the latest; nil as long as there is no snapshot
+	terms    fairshare.Terms    // of the snapshot
 }
 
-// fundedBy tells by a ranking whether anything flows to an account.
-func fundedBy(r *fairshare.Ranking) func(account string) bool {
-	if r == nil {
-		return nil
+// knows tells whether there is anything to judge by.
+func (j judge) knows() bool { return j.standing != nil }
+
+// decide tells whether a run on these terms is charged to the account's budget,
+// and for how long it is left alone.
+func (j judge) decide(account string, on askedTerms) (allocated bool, minRuntime time.Duration) {
+	standing, ok := j.standing.Account(account)
+	allocated = ok && standing.Funded && !j.terms.Unallocated(on.asked)
+	return allocated, on.promise(j.terms, allocated)
+}
+
+// decide decides it of a run, if there is anything to judge by.
+func (r *run) decide(by judge) {
+	if r.decided = by.knows(); !r.decided {
+		return
 	}
-	return func(account string) bool {
-		standing, ok := r.Account(account)
-		return ok && standing.Funded
-	}
+	allocated, minRuntime := by.decide(r.Account, r.terms)
+	r.Allocated, r.MinRuntime, r.dirty = allocated, &minRuntime, true
 }
 
 // count makes ready to count what an owner has in this pass.

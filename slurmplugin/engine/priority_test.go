@@ -32,7 +32,7 @@ func (h *host) pending(id uint32, account, user string, change func(*Job, *fairs
 	j := Job{
 		JobID: id, ArrayTaskID: NoTask, ArrayTasks: 1, DemandTasks: 1, Flags: Demands,
 		Account: NewCString(account), User: NewCString(user), QOS: NewCString("normal"),
-		Submit: h.now.Unix(), Begin: h.now.Unix(), GPUs: 1,
+		Submit: h.now.Unix(), Begin: h.now.Unix(), GPUs: 1, MinRuntime: -1,
 	}
 	in := &fairshare.Job{Age: h.now.Unix(), CPUs: 1, MinNodes: 1, TimeLimit: 60}
 	if change != nil {

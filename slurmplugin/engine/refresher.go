@@ -178,10 +178,10 @@ func (r *refresher) takeOver(ctx context.Context) error {
 
 // write gives the database all there is in the spool up to a mark.
 func (r *refresher) write(ctx context.Context, to mark) error {
-	sp, funded := r.engine.recorder.spool, r.engine.funding()
+	sp, by := r.engine.recorder.spool, r.engine.judge()
 	putAside := func(rec spoolRecord, why error) { r.report(reject(sp.path+".rejected", rec, why)) }
 	return sp.drain(to, writeBatch, func(recs []spoolRecord) error {
-		return r.step(ctx, func(ctx context.Context) error { return r.db.write(ctx, recs, funded, putAside) })
+		return r.step(ctx, func(ctx context.Context) error { return r.db.write(ctx, recs, by, putAside) })
 	})
 }
 
@@ -227,7 +227,7 @@ func (r *refresher) adopt(ctx context.Context) error {
 
 // judge decides, before the first snapshot, the runs that wait for it.
 func (r *refresher) judge(ctx context.Context) error {
-	if r.engine.funding() != nil {
+	if r.engine.judge().knows() {
 		return nil
 	}
 	s, err := r.db.read(ctx, fairshare.At(r.engine.host.Clock()))
@@ -235,7 +235,7 @@ func (r *refresher) judge(ctx context.Context) error {
 		return err
 	}
 	_, roles := newWindow(s, nil)
-	r.engine.judge(roles)
+	r.engine.judgeBy(judge{roles, termsOf(s.Policy)})
 	return nil
 }
 

@@ -23,6 +23,7 @@ type run struct {
 
 	configuring bool              // when last seen, its nodes were being made ready
 	decided     bool              // Allocated is known
+	terms       askedTerms        // what it is decided by
 	dirty       bool              // the spool doesn't have its latest state
 	queued      bool              // and is to have it; see tracker.changed
 	counted     fairshare.Instant // its demand is counted up to here
@@ -60,7 +61,34 @@ func newRun(cluster string, j *Job, o *owner, start int64) *run {
 		},
 		origin: start,
 		dirty:  true,
+		terms:  askedTerms{asked: j.asked(), limit: j.limit(), served: servedBefore(j, start)},
 	}
+}
+
+// askedTerms are the terms on which a run begins, as far as the job says them.
+type askedTerms struct {
+	asked  time.Duration // minimum runtime; fairshare.NotAsked
+	limit  time.Duration // time limit; 0 if none
+	served time.Duration // for how long the job ran before the run began, by a resize
+}
+
+// servedBefore is for how long the job had run, as Slurm counts, when a run of
+// it began. Of suspensions all that Slurm tells of were before.
+func servedBefore(j *Job, start int64) time.Duration {
+	if j.Start <= 0 {
+		return 0
+	}
+	return bounded(max(0, start-j.Start-max(0, j.Suspended)))
+}
+
+// promise is for how long such a run is left alone by the cluster's terms, from
+// its beginning on.
+func (a askedTerms) promise(by fairshare.Terms, allocated bool) time.Duration {
+	whole := by.MinRuntime(a.asked, a.limit)
+	if !allocated {
+		return whole // which tells why it isn't
+	}
+	return max(0, whole-a.served)
 }
 
 // see takes over what j shows of the run while it lasts.

@@ -25,6 +25,7 @@ type simJob struct {
 	state         JobState
 	submit        int64
 	restart       uint32
+	asked, limit  int64 // minimum runtime (-1: nothing said) and time limit, in seconds
 	start, end    int64
 	resize        int64
 	suspendAt     int64 // last suspend or resume
@@ -41,6 +42,7 @@ type simRun struct {
 	account, user string
 	gpus          uint64
 	start, end    int64 // end is 0 while it lasts
+	asked         int64 // as in simJob
 	suspended     int64
 	suspendedAt   int64 // 0 if it isn't
 }
@@ -60,7 +62,7 @@ func (r *simRun) millis(now int64) int64 {
 func newSlurm(at time.Time) *slurm { return &slurm{now: at.Unix(), next: 100} }
 
 func (s *slurm) submit(account, user string, assoc uint32, gpus uint64) *simJob {
-	j := &simJob{id: s.next, account: account, user: user, assoc: assoc, gpus: gpus, state: Pending, submit: s.now, fresh: true}
+	j := &simJob{id: s.next, account: account, user: user, assoc: assoc, gpus: gpus, state: Pending, submit: s.now, asked: -1, fresh: true}
 	s.next++
 	s.jobs = append(s.jobs, j)
 	return j
@@ -69,7 +71,7 @@ func (s *slurm) submit(account, user string, assoc uint32, gpus uint64) *simJob 
 func (s *slurm) start(j *simJob) {
 	*j = simJob{
 		id: j.id, account: j.account, user: j.user, assoc: j.assoc, gpus: j.gpus, submit: j.submit,
-		restart: j.restart, resize: j.resize, state: Running, start: s.now, end: s.now + 3600, fresh: true,
+		asked: j.asked, limit: j.limit, restart: j.restart, resize: j.resize, state: Running, start: s.now, end: s.now + 3600, fresh: true,
 	}
 	s.begin(j)
 }
@@ -79,7 +81,7 @@ func (s *slurm) begin(j *simJob) {
 		j.run = nil
 		return
 	}
-	j.run = &simRun{job: j.id, account: j.account, user: j.user, gpus: j.gpus, start: s.now}
+	j.run = &simRun{job: j.id, account: j.account, user: j.user, gpus: j.gpus, start: s.now, asked: j.asked}
 	s.runs = append(s.runs, j.run)
 }
 
@@ -147,7 +149,7 @@ func (s *slurm) show(j *simJob) Job {
 	out := Job{
 		JobID: j.id, ArrayTaskID: NoTask, ArrayTasks: 1, DemandTasks: 1, Restart: j.restart, AssocID: j.assoc,
 		State: j.state, Account: NewCString(j.account), User: NewCString(j.user),
-		Submit: j.submit, Begin: j.submit, GPUs: j.gpus,
+		Submit: j.submit, Begin: j.submit, GPUs: j.gpus, MinRuntime: j.asked, TimeLimit: j.limit,
 	}
 	if j.state == Pending && !j.requeuing {
 		out.Flags |= Demands

@@ -33,7 +33,11 @@ type spoolRun struct {
 	Nodes       string            `json:"nodes,omitempty"`
 	GPUs        int64             `json:"gpus"`
 	GPUType     string            `json:"type,omitempty"`
-	Allocated   *bool             `json:"allocated,omitempty"` // absent: nobody knows yet
+	Allocated   *bool             `json:"allocated,omitempty"`   // absent: nobody knows yet
+	MinRuntime  *int64            `json:"min_runtime,omitempty"` // absent: likewise, or of an older release
+	Asked       *int64            `json:"asked,omitempty"`       // absent: the job said nothing
+	Limit       int64             `json:"limit,omitempty"`
+	Served      int64             `json:"served,omitempty"`
 	Start       int64             `json:"start"`
 	Origin      int64             `json:"origin"`
 	End         *int64            `json:"end,omitempty"`
@@ -78,6 +82,11 @@ func spooledRun(r *run) *spoolRun {
 		Start: r.StartedAt.Unix(), Origin: r.origin, End: unixOf(r.EndedAt), EndState: r.EndState,
 		Suspended: int64(r.Suspended / time.Second), Since: unixOf(r.SuspendedSince), Before: r.before,
 		Configuring: r.configuring, Seen: fairshare.At(r.SeenAt),
+		MinRuntime: secondsOf(r.MinRuntime),
+		Limit:      int64(r.terms.limit / time.Second), Served: int64(r.terms.served / time.Second),
+	}
+	if r.terms.asked >= 0 {
+		s.Asked = secondsOf(&r.terms.asked)
 	}
 	if r.decided {
 		allocated := r.Allocated
@@ -102,6 +111,31 @@ func timeOf(s *int64) *time.Time {
 	return &t
 }
 
+func secondsOf(d *time.Duration) *int64 {
+	if d == nil {
+		return nil
+	}
+	s := int64(*d / time.Second)
+	return &s
+}
+
+func durationOf(s *int64) *time.Duration {
+	if s == nil {
+		return nil
+	}
+	d := bounded(*s)
+	return &d
+}
+
+// terms are what the run is judged by, if it hasn't been.
+func (s *spoolRun) terms() askedTerms {
+	t := askedTerms{asked: fairshare.NotAsked, limit: bounded(s.Limit), served: bounded(s.Served)}
+	if s.Asked != nil {
+		t.asked = bounded(*s.Asked)
+	}
+	return t
+}
+
 // usageRun is the run as the database takes it. If nobody knew yet whether it
 // is allocated, the caller decides.
 func (s *spoolRun) usageRun(cluster string) usage.Run {
@@ -109,7 +143,7 @@ func (s *spoolRun) usageRun(cluster string) usage.Run {
 		Cluster: cluster, JobID: s.JobID, Restart: s.Restart,
 		ArrayJobID: s.ArrayJobID, ArrayTaskID: s.ArrayTaskID, HetJobID: s.HetJobID,
 		Account: s.Account, User: s.User, Partition: s.Partition, QOS: s.QOS, Nodes: s.Nodes,
-		GPUs: s.GPUs, GPUType: s.GPUType, Allocated: s.Allocated != nil && *s.Allocated,
+		GPUs: s.GPUs, GPUType: s.GPUType, Allocated: s.Allocated != nil && *s.Allocated, MinRuntime: durationOf(s.MinRuntime),
 		StartedAt: seconds(s.Start), EndedAt: timeOf(s.End), EndState: s.EndState,
 		Suspended: time.Duration(s.Suspended) * time.Second, SuspendedSince: timeOf(s.Since),
 		SeenAt: s.Seen.Time(),
@@ -120,7 +154,7 @@ func (s *spoolRun) usageRun(cluster string) usage.Run {
 func (s *spoolRun) restored(cluster string) *run {
 	return &run{
 		Run: s.usageRun(cluster), origin: s.Origin, before: s.Before,
-		configuring: s.Configuring, decided: s.Allocated != nil,
+		configuring: s.Configuring, decided: s.Allocated != nil, terms: s.terms(),
 	}
 }
 

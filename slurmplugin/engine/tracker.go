@@ -47,6 +47,7 @@ type tracker struct {
 	open      []*run          // runs that have not ended, and some that have
 	changed   []*run          // runs that are dirty
 	undecided []*run          // runs of which nobody knows yet whether they are allocated
+	capped    cappedJobs
 	tail      []tailCharge
 
 	capacity        []capacityStep // since the last snapshot, and the one before
@@ -67,6 +68,7 @@ type job struct {
 	place     int32  // in tracker.order
 	missed    uint8  // passes since
 	demanding bool   // when last seen in a pass
+	capped    bool   // it was told of that it asks for too much
 }
 
 // tailCharge is the charge of a run that ended after the snapshot was read.
@@ -162,6 +164,7 @@ func (t *tracker) hint(j *Job, now fairshare.Instant) {
 func (t *tracker) sight(rec *job, j *Job, now fairshare.Instant) {
 	t.own(rec, j)
 	t.rename(rec, now)
+	t.cap(rec, j)
 	start := runOf(j)
 	switch {
 	case start == 0:
@@ -198,7 +201,7 @@ func (t *tracker) rename(rec *job, now fairshare.Instant) {
 	r.seen(now)
 	if r.Account == "" && rec.owner.account != "" {
 		r.Account = rec.owner.account
-		r.Allocated, r.decided = t.owners.funded(rec.owner)
+		r.decide(t.owners.judge)
 	}
 	t.touched(r)
 	for i := range t.tail {
@@ -263,6 +266,7 @@ func (t *tracker) revived(rec *job, j *Job, ended bool, now fairshare.Instant) {
 
 // continued is another look at an open run.
 func (t *tracker) continued(r *run, j *Job, ended bool, now fairshare.Instant) {
+	t.promise(r, j)
 	if !ended {
 		r.see(j, now)
 		t.touched(r)
@@ -276,6 +280,17 @@ func (t *tracker) continued(r *run, j *Job, ended bool, now fairshare.Instant) {
 		r.suspend(j.Suspended-r.before, nil)
 	}
 	t.finish(r, at, endState(j), now)
+}
+
+// promise notes for how long the run is left alone, if it was recorded by a
+// release that didn't. Whether it is allocated was decided then.
+func (t *tracker) promise(r *run, j *Job) {
+	if r.MinRuntime != nil || !r.decided || !t.owners.knows() {
+		return
+	}
+	on := askedTerms{asked: j.asked(), limit: j.limit(), served: servedBefore(j, r.StartedAt.Unix())}
+	d := on.promise(t.owners.terms, r.Allocated)
+	r.MinRuntime, r.dirty = &d, true
 }
 
 // endState is Slurm's word for how the run that j shows has ended.
@@ -350,8 +365,7 @@ func (t *tracker) start(rec *job, j *Job, start int64, now fairshare.Instant) *r
 	r := newRun(t.cluster, j, rec.owner, start)
 	r.SeenAt = now.Time()
 	r.counted = fairshare.At(r.StartedAt)
-	r.Allocated, r.decided = t.owners.funded(rec.owner)
-	if !r.decided {
+	if r.decide(t.owners.judge); !r.decided {
 		t.undecided = append(t.undecided, r)
 	}
 	rec.run = r
@@ -503,12 +517,12 @@ func (t *tracker) listed() map[runKey]bool {
 }
 
 // settle decides the runs of which nobody knew whether they are allocated.
-func (t *tracker) settle(funded func(account string) bool) {
+func (t *tracker) settle(by judge) {
 	for _, r := range t.undecided {
 		if r.decided {
 			continue
 		}
-		r.Allocated, r.decided, r.dirty = funded(r.Account), true, true
+		r.decide(by)
 		t.touched(r)
 	}
 	t.undecided = nil
@@ -582,7 +596,10 @@ func (t *tracker) remember(r *run) {
 // another engine. Should the spool have been lost, they are the record.
 func (t *tracker) adopt(runs []usage.Run, lastSeen fairshare.Instant) {
 	for _, u := range runs {
-		r := &run{Run: u, origin: u.StartedAt.Unix(), decided: true}
+		r := &run{Run: u, origin: u.StartedAt.Unix(), decided: true, terms: askedTerms{asked: fairshare.NotAsked}}
+		if u.MinRuntime != nil {
+			r.terms.asked = *u.MinRuntime
+		}
 		r.SeenAt = max(fairshare.At(r.SeenAt), lastSeen).Time()
 		t.resume(r, true)
 	}
@@ -601,10 +618,14 @@ func (t *tracker) confirm(rec *job, earlier *run) {
 	if !earlier.decided {
 		return
 	}
-	if r := rec.run; !r.decided || r.Allocated != earlier.Allocated {
-		r.Allocated, r.decided, r.dirty = earlier.Allocated, true, true
-		t.touched(r)
+	r := rec.run
+	if earlier.MinRuntime != nil {
+		r.MinRuntime, r.dirty = earlier.MinRuntime, true
 	}
+	if !r.decided || r.Allocated != earlier.Allocated {
+		r.Allocated, r.decided, r.dirty = earlier.Allocated, true, true
+	}
+	t.touched(r)
 }
 
 // take hands over what the spool has to hear.

@@ -357,6 +357,7 @@ func TestTheTailIsSummedUp(t *testing.T) {
 func (l *lab) fund() {
 	s := someSnapshot()
 	w := fairshare.Lookback(l.instant(), time.Hour)
+	l.owners.terms = usualTerms
 	l.owners.standing = fairshare.Rank(fairshare.Input{Budget: s.Budget, Window: w})
 }
 
@@ -370,7 +371,7 @@ func TestARunIsItsUsersOnceTheNameIsKnown(t *testing.T) {
 				l.fund()
 				shown := Job{
 					JobID: 100, UserID: 61000, ArrayTaskID: NoTask, ArrayTasks: 1, State: Running, GPUs: 4,
-					Submit: l.slurm.now, Start: l.slurm.now, Account: NewCString(account), User: CString{},
+					Submit: l.slurm.now, Start: l.slurm.now, Account: NewCString(account), User: CString{}, MinRuntime: -1,
 				}
 				l.look(5, shown)
 				run := func() spoolRun { return l.runs[runKey{100, shown.Start}] }
@@ -409,7 +410,7 @@ func TestARunOfAnUnknownUserIsAdopted(t *testing.T) {
 	l.fund()
 	shown := Job{
 		JobID: 100, UserID: 61000, ArrayTaskID: NoTask, ArrayTasks: 1, State: Running, GPUs: 4,
-		Submit: l.slurm.now, Start: l.slurm.now,
+		Submit: l.slurm.now, Start: l.slurm.now, MinRuntime: -1,
 	}
 	l.look(5, shown)
 	l.adopt([]usage.Run{{

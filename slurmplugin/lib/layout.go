@@ -58,6 +58,8 @@ func layouts() []place {
 		{"gpub_job.gpus", unsafe.Offsetof(cj.gpus), unsafe.Offsetof(gj.GPUs)},
 		{"gpub_job.nice", unsafe.Offsetof(cj.nice), unsafe.Offsetof(gj.Nice)},
 		{"gpub_job.qos_priority", unsafe.Offsetof(cj.qos_priority), unsafe.Offsetof(gj.QOSPriority)},
+		{"gpub_job.min_runtime", unsafe.Offsetof(cj.min_runtime), unsafe.Offsetof(gj.MinRuntime)},
+		{"gpub_job.time_limit", unsafe.Offsetof(cj.time_limit), unsafe.Offsetof(gj.TimeLimit)},
 
 		{"sizeof gpub_assoc", unsafe.Sizeof(ca), unsafe.Sizeof(ga)},
 		{"gpub_assoc.id", unsafe.Offsetof(ca.id), unsafe.Offsetof(ga.ID)},

@@ -174,6 +174,8 @@ void flatten_sighting(const struct settings *settings, const job_record_t *job, 
 		.end = pending ? end_of_last_run(job) : 0,
 		.nice = (int64_t)(job->details ? job->details->nice : NICE_OFFSET) - NICE_OFFSET,
 		.qos_priority = job->qos_ptr ? job->qos_ptr->priority : 0,
+		.min_runtime = min_runtime_asked(job, now),
+		.time_limit = time_limit_s(job),
 	};
 	flatten_owner(job, out);
 	flatten_tasks(job, out);
@@ -183,6 +185,8 @@ void flatten_sighting(const struct settings *settings, const job_record_t *job, 
 	}
 	if (pending)
 		return;
+	if (requeuable(job))
+		out->flags |= GPUB_JOB_REQUEUABLE;
 	out->gpus = gpus_allocated(job, &out->gpu_type);
 	out->partition = partition_name(job);
 	out->qos = job->qos_ptr ? job->qos_ptr->name : NULL;
@@ -200,6 +204,8 @@ void fetch_sighting(const job_record_t *job)
 	__builtin_prefetch(&job->job_state);
 	__builtin_prefetch(&job->priority);
 	__builtin_prefetch(&job->restart_cnt);
+	__builtin_prefetch(&job->spank_job_env);
+	__builtin_prefetch(&job->time_limit);
 	__builtin_prefetch(&job->tres_req_cnt);
 }
 
@@ -217,6 +223,8 @@ void fetch_sighting_more(const job_record_t *job)
 		__builtin_prefetch(&assoc->id);
 		__builtin_prefetch(&assoc->user);
 	}
+	if (job->spank_job_env_size)
+		__builtin_prefetch(job->spank_job_env);
 	if (job->tres_req_cnt)
 		__builtin_prefetch(job->tres_req_cnt + TRES_ARRAY_TOTAL_CNT); /* gres/gpu comes soon after these */
 }

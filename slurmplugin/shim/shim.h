@@ -117,6 +117,13 @@ struct jobs_walk {
  * purged meanwhile. */
 bool jobs_for_each(const struct jobs_walk *how, void *arg);
 
+/* terms.c: what a job is promised once it runs. */
+/* Seconds of minimum runtime that the job asks for, -1 if it says nothing. */
+int64_t min_runtime_asked(const job_record_t *job, time_t now);
+/* Seconds; 0 if there is no limit. Needs the partition read lock. */
+int64_t time_limit_s(const job_record_t *job);
+bool requeuable(const job_record_t *job);
+
 /* flatten.c: from a job record to the bridge. Needs the job, node and
  * partition read locks and the association manager's assoc and qos ones. */
 void flatten_sighting(const struct settings *settings, const job_record_t *job, time_t now, struct gpub_job *out);

@@ -56,7 +56,7 @@ static struct gpub_job job(uint32_t id, const char *account)
 	return (struct gpub_job){
 		.job_id = id, .array_task_id = UINT32_MAX, .array_tasks = 1, .demand_tasks = 1, .assoc_id = id,
 		.state = GPUB_PENDING, .flags = GPUB_JOB_DEMANDS, .user = "alice", .account = account, .partition = "gpu",
-		.submit = 1000000, .begin = 1000000, .gpus = 2,
+		.submit = 1000000, .begin = 1000000, .gpus = 2, .min_runtime = -1,
 	};
 }
 

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package e2e
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"gpubudget/fairshare"
+	"gpubudget/internal/testcluster"
+	"gpubudget/usage"
+)
+
+// contract is a cluster with budgets whose clients know --min-runtime: account
+// told_a (ann) has three fifths of it, told_b (bob) the rest, told_c (cem)
+// nothing at all.
+type contract struct {
+	*scenario
+	dir string // readable by everybody
+}
+
+func startContract(t *testing.T, lines ...string) *contract {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gpubudget-told-") //nolint:usetesting // of a folder of the test no other user may read
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	s := &contract{dir: dir}
+	stack := s.plugstack(t, "plugstack.conf", "4:00:00")
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	c, err := testcluster.Start(ctx, testcluster.Options{
+		Users: []string{ann, bob, cem}, Priority: testcluster.Gpubudget, CPUsPerNode: 64,
+		Accounts: []testcluster.Account{
+			{Name: "told_a", Share: "60%", Users: []string{ann}},
+			{Name: "told_b", Share: "40%", Users: []string{bob}},
+			{Name: "told_c", Share: "0%", Users: []string{cem}},
+		},
+		SlurmConf: append([]string{"PlugStackConfig=" + stack, "MinJobAge=300"}, lines...),
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Stop()) })
+	require.NoError(t, c.LoadBudgets(ctx, map[string]string{"min_runtime": "30m", "min_runtime_cap": "4h"}))
+	s.scenario = newScenario(t, c, "told")
+	return s
+}
+
+// plugstack is a plugstack.conf by which clients know --min-runtime up to a cap.
+func (s *contract) plugstack(t *testing.T, name, longest string) string {
+	t.Helper()
+	plugin, err := filepath.Abs("../build/plugins/spank_gpubudget.so")
+	require.NoError(t, err)
+	return s.file(t, name, "required "+plugin+" cap="+longest+"\n")
+}
+
+// file is a file that all users can read.
+func (s *contract) file(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(s.dir, name)
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	require.NoError(t, os.Chmod(path, 0o644))
+	return path
+}
+
+// bypass is the environment of a client that allows more than the cluster does.
+func (s *contract) bypass(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(s.SlurmConf())
+	require.NoError(t, err)
+	own := "PlugStackConfig=" + s.plugstack(t, "own.conf", "30-0")
+	before, rest, found := strings.Cut(string(text), "PlugStackConfig=")
+	require.True(t, found)
+	_, after, _ := strings.Cut(rest, "\n")
+	return "SLURM_CONF=" + s.file(t, "slurm.conf", before+own+"\n"+after)
+}
+
+// sbatchWith submits a job with variables in the environment.
+func (s *contract) sbatchWith(user string, env []string, args ...string) uint32 {
+	s.t.Helper()
+	args = append([]string{"sbatch", "--parsable", "--output=/dev/null"}, args...)
+	return uint32(number(s.t, strings.TrimSpace(s.exec(user, "env", append(env, args...)...))))
+}
+
+// runs are all runs of a job that the database has.
+func (s *contract) runs(id uint32) (found []usage.Run) {
+	s.t.Helper()
+	conn, err := pgx.Connect(s.ctx, s.DSN())
+	require.NoError(s.t, err)
+	defer conn.Close(s.ctx)
+	now := time.Now()
+	runs, err := usage.NewStore(conn).Runs(s.ctx, s.Name(), fairshare.Period{From: fairshare.At(now.Add(-time.Hour)), Until: fairshare.At(now.Add(time.Hour))})
+	require.NoError(s.t, err)
+	for _, r := range runs {
+		if r.JobID == id {
+			found = append(found, r)
+		}
+	}
+	return found
+}
+
+// run is the only run of a job, as soon as the database has it.
+func (s *contract) run(id uint32) usage.Run {
+	s.t.Helper()
+	s.wait("the run of job "+number0(id)+" to be recorded", func() bool { return len(s.runs(id)) > 0 })
+	runs := s.runs(id)
+	require.Len(s.t, runs, 1)
+	return runs[0]
+}
+
+// What a job asks for, cut by policy and time limit, is what its run is recorded
+// with, and decides whether it is charged.
+func TestMinRuntimeOfRuns(t *testing.T) {
+	s := startContract(t)
+	own := s.bypass(t)
+	for _, tt := range []struct {
+		name      string
+		user      string
+		env, args []string
+		allocated bool
+		want      time.Duration
+	}{
+		{"says nothing", ann, nil, nil, true, 30 * time.Minute},
+		{"says nothing, with a short time limit", ann, nil, []string{"--time=5"}, true, 5 * time.Minute},
+		{"asks for a time", ann, nil, []string{"--min-runtime=2h"}, true, 2 * time.Hour},
+		{"asks for more than its time limit", ann, nil, []string{"--min-runtime=2h", "--time=10"}, true, 10 * time.Minute},
+		{"asks for none", ann, nil, []string{"--min-runtime=0"}, false, 0},
+		{"asks for none in the environment", ann, []string{"GPUBUDGET_MIN_RUNTIME=0"}, nil, false, 0},
+		{"asks for more than there is, round the option", ann, []string{own}, []string{"--min-runtime=20-0"}, true, 4 * time.Hour},
+		{"asks for a time, without a budget", cem, nil, []string{"--min-runtime=2h"}, false, 2 * time.Hour},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			account := map[string]string{ann: "told_a", cem: "told_c"}[tt.user]
+			id := s.sbatchWith(tt.user, tt.env, append([]string{"--account=" + account, "--gpus=1", "--wrap=sleep 300"}, tt.args...)...)
+			run := s.run(id)
+			require.Equal(t, tt.allocated, run.Allocated)
+			require.NotNil(t, run.MinRuntime)
+			require.Equal(t, tt.want, *run.MinRuntime)
+		})
+	}
+	require.Len(t, s.logLines(0, "asks for a minimum runtime of 480h0m0s: it gets 4h0m0s"), 1)
+}

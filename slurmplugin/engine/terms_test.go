@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package engine
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gpubudget/budgets"
+	"gpubudget/fairshare"
+	"gpubudget/usage"
+)
+
+var usualTerms = fairshare.Terms{Default: time.Hour, Cap: 8 * time.Hour}
+
+// What a job asks for, and its time limit, decide for how long its run is left
+// alone, and whether it is charged at all; the database hears of it.
+func TestARunIsPromisedItsMinimumRuntime(t *testing.T) {
+	for _, tc := range []struct {
+		name         string
+		account      string
+		asked, limit int64
+		allocated    bool
+		want         time.Duration
+	}{
+		{"the default", "physics", -1, 0, true, time.Hour},
+		{"the default is cut to the time limit", "physics", -1, 600, true, 10 * time.Minute},
+		{"asked for", "physics", 7200, 86400, true, 2 * time.Hour},
+		{"beyond the cap", "physics", 10 * 3600, 0, true, 8 * time.Hour},
+		{"beyond the time limit", "physics", 7200, 3600, true, time.Hour},
+		{"beyond any time", "physics", 1 << 62, 1 << 62, true, 8 * time.Hour},
+		{"none", "physics", 0, 0, false, 0},
+		{"no budget", "idle", 7200, 0, false, 2 * time.Hour},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := newLab()
+			l.fund()
+			j := l.startJobOf(tc.account, tc.asked, tc.limit)
+			l.lookAll(1)
+			run := l.openRuns()[0]
+			require.Equal(t, tc.allocated, run.Allocated)
+			require.Equal(t, tc.want, *run.MinRuntime)
+			told := l.runs[run.key()]
+			require.Equal(t, run.Run, told.usageRun("titan"))
+
+			l.slurm.requeue(j)
+			l.lookAll(1)
+			l.slurm.clean(j)
+			l.lookAll(120)
+			l.slurm.start(j)
+			l.lookAll(1)
+			run = l.openRuns()[0]
+			require.Equal(t, tc.want, *run.MinRuntime, "each run has all of it")
+			until, protected := run.ProtectedUntil(seconds(l.slurm.now))
+			require.Equal(t, tc.allocated, protected)
+			if protected {
+				require.Equal(t, tc.want, until.Sub(run.StartedAt))
+			}
+		})
+	}
+}
+
+// startJobOf is a job that has just started.
+func (l *lab) startJobOf(account string, asked, limit int64) *simJob {
+	j := l.slurm.submit(account, "alice", 0, 4)
+	j.asked, j.limit = asked, limit
+	l.lookAll(10)
+	l.slurm.start(j)
+	return j
+}
+
+// Who resizes a job again and again doesn't prolong its protection, however it
+// is suspended in between.
+func TestAResizeProlongsNoProtection(t *testing.T) {
+	l := newLab()
+	l.fund()
+	j := l.startJobOf("physics", 600, 0)
+	l.lookAll(1)
+	start := l.slurm.now - 1
+	l.slurm.now += 99
+	l.slurm.suspend(j)
+	l.lookAll(0)
+	l.slurm.now += 50
+	l.slurm.resume(j)
+	l.lookAll(0)
+	l.slurm.now += 100
+	l.slurm.setSize(j, 2)
+	l.lookAll(0)
+	until, protected := l.openRuns()[0].ProtectedUntil(seconds(l.slurm.now))
+	require.True(t, protected)
+	require.Equal(t, start+650, until.Unix())
+	l.slurm.now += 500
+	l.slurm.setSize(j, 1)
+	l.lookAll(0)
+	run := l.openRuns()[0]
+	require.True(t, run.Allocated, "it is charged on")
+	_, protected = run.ProtectedUntil(seconds(l.slurm.now))
+	require.False(t, protected)
+}
+
+// A run that began before anybody could judge it is judged by the terms that it
+// began on, also by an engine that has only the spool.
+func TestARunIsJudgedOnceThereAreTerms(t *testing.T) {
+	for _, restarted := range []bool{false, true} {
+		h := hostOn(t)
+		h.configure(deadDSN)
+		h.start()
+		s := newSlurm(h.now)
+		for _, asked := range []int64{-1, 0, 7200} {
+			j := s.submit("physics", "alice", 1, 2)
+			j.asked, j.limit = asked, 1800
+			s.start(j)
+		}
+		h.pass(s.list()...)
+		h.engine.recorder.save(false)
+		require.Error(t, h.exchange())
+		if restarted {
+			h.kill()
+			h.start()
+		}
+		h.configure(h.dsn)
+		h.engine.refresher.reconfigure()
+		require.NoError(t, h.exchange())
+		h.tick(s, time.Second)
+		h.pass(s.list()...)
+		require.NoError(t, h.exchange())
+		runs, err := h.usage().OpenRuns(context.Background(), h.cluster)
+		require.NoError(t, err)
+		require.Len(t, runs, 3)
+		for i, want := range []time.Duration{30 * time.Minute, 0, 30 * time.Minute} {
+			require.Equal(t, want != 0, runs[i].Allocated)
+			require.Equal(t, want, *runs[i].MinRuntime)
+		}
+		h.stop()
+	}
+}
+
+// The terms are the policy's.
+func TestTermsAreThePolicys(t *testing.T) {
+	h := hostOn(t)
+	ctx, note := context.Background(), budgets.Note{Actor: "test", From: begin.Add(-time.Hour)}
+	store := budgets.NewStore(h.pool)
+	for setting, value := range map[string]string{budgets.MinRuntime: "30m", budgets.MinRuntimeCap: "45m"} {
+		_, err := store.SetPolicy(ctx, h.cluster, setting, value, note)
+		require.NoError(t, err)
+	}
+	h.start()
+	require.NoError(t, h.exchange())
+	require.Equal(t, fairshare.Terms{Default: 30 * time.Minute, Cap: 45 * time.Minute}, h.engine.judge().terms)
+	h.stop()
+}
+
+// A run that an older release recorded stays allocated as it was; how long it is
+// left alone is worked out when it is seen.
+func TestARunOfAnOlderReleaseIsPromisedSomethingToo(t *testing.T) {
+	l := newLab()
+	l.fund()
+	j := l.startJobOf("physics", 0, 0)
+	l.adopt([]usage.Run{{
+		Cluster: "titan", JobID: j.id, ArrayTaskID: NoTask, Account: "physics", User: "alice", GPUs: 4, Allocated: true, StartedAt: seconds(j.start),
+	}}, l.instant())
+	l.lookAll(1)
+	run := l.openRuns()[0]
+	require.True(t, run.Allocated)
+	require.Equal(t, time.Duration(0), *run.MinRuntime)
+}
+
+// Whoever asks for more than there is gets what there is, and the log says so
+// once for each job.
+func TestAJobThatAsksForTooMuchIsToldOfOnce(t *testing.T) {
+	h := hostOn(t)
+	h.start()
+	require.NoError(t, h.exchange())
+	s := newSlurm(h.now)
+	for _, asked := range []int64{8 * 3600, 8*3600 + 1, -1, 0} {
+		s.submit("physics", "alice", 1, 2).asked = asked
+	}
+	for range 2 {
+		h.tick(s, time.Second)
+		h.pass(s.list()...)
+	}
+	require.Equal(t, 1, h.logged("JobId=101 of user alice asks for a minimum runtime of 8h0m1s: it gets 8h0m0s"))
+	require.Equal(t, 1, h.logged("minimum runtime"))
+	for range 15 {
+		s.submit("physics", "alice", 1, 2).asked = 1 << 40
+	}
+	h.tick(s, time.Second)
+	h.pass(s.list()...)
+	require.Equal(t, 11, h.logged("minimum runtime"))
+	require.Equal(t, 1, h.logged("5 other jobs ask for more than that as well"))
+	h.stop()
+}
