@@ -26,11 +26,12 @@ const (
 	UserShareSet Kind = "user_share_set" // Account, User, Share
 	Deposit      Kind = "deposit"        // Account, Amount
 	Transfer     Kind = "transfer"       // Account (giving), Receiver, Amount
+	Refund       Kind = "refund"         // Account, User, Amount, Job, JobStart
 	PolicySet    Kind = "policy_set"     // Setting, Value
 )
 
 // Kinds are all kinds there are.
-var Kinds = []Kind{AccountAdd, AccountMove, AccountClose, ShareSet, UserAdd, UserRemove, UserShareSet, Deposit, Transfer, PolicySet}
+var Kinds = []Kind{AccountAdd, AccountMove, AccountClose, ShareSet, UserAdd, UserRemove, UserShareSet, Deposit, Transfer, Refund, PolicySet}
 
 // Entry is one line of a cluster's ledger.
 type Entry struct {
@@ -52,6 +53,8 @@ type Entry struct {
 	Amount     fairshare.GPUMillis
 	Setting    string
 	Value      string
+	Job        uint32    // of a refund
+	JobStart   time.Time // with Job, the run that is refunded
 
 	// Repeated is set on what a write returns if the entry was there already,
 	// under the same key, and nothing was written.
@@ -60,15 +63,19 @@ type Entry struct {
 
 const entryColumns = `cluster, seq, recorded_at, kind, actor, why, coalesce(key, ''), db_role, effective_from, effective_until,
 	coalesce(account, ''), coalesce(parent, ''), coalesce(receiver, ''), coalesce(user_name, ''), share,
-	coalesce(amount, 0), coalesce(setting, ''), coalesce(value, '')`
+	coalesce(amount, 0), coalesce(setting, ''), coalesce(value, ''), coalesce(job_id, 0), job_started_at`
 
 func scanEntry(row pgx.CollectableRow) (Entry, error) {
 	var e Entry
+	var started *time.Time
 	err := row.Scan(&e.Cluster, &e.Seq, &e.RecordedAt, &e.Kind, &e.Actor, &e.Why, &e.Key, &e.Role, &e.From, &e.Until,
-		&e.Account, &e.Parent, &e.Receiver, &e.User, &e.Share, &e.Amount, &e.Setting, &e.Value)
+		&e.Account, &e.Parent, &e.Receiver, &e.User, &e.Share, &e.Amount, &e.Setting, &e.Value, &e.Job, &started)
 	e.RecordedAt, e.From = e.RecordedAt.UTC(), e.From.UTC()
 	if e.Until != nil {
 		*e.Until = e.Until.UTC()
+	}
+	if started != nil {
+		e.JobStart = started.UTC()
 	}
 	return e, err
 }
@@ -82,5 +89,7 @@ func (e *Entry) note(n Note) {
 	e.Receiver = strings.ToLower(e.Receiver)
 }
 
-// isGrant tells whether the entry gives GPU time.
-func (e *Entry) isGrant() bool { return e.Kind == Deposit || e.Kind == Transfer }
+// isGrant tells whether the entry gives GPU time, be it back.
+func (e *Entry) isGrant() bool {
+	return e.Kind == Deposit || e.Kind == Transfer || e.Kind == Refund
+}

@@ -182,6 +182,49 @@ func (e *KeyError) Error() string {
 	return fmt.Sprintf("key %q was used for a different entry, number %d: use a new key for a new entry", e.Key, e.Seq)
 }
 
+// RefundError is a refund that the record of the run doesn't bear out.
+type RefundError struct {
+	Job     uint32
+	Start   time.Time // of the run
+	Problem string    // one of the Refund... constants
+	Seq     int64     // of RefundedAlready: the entry that did it
+	Amount  fairshare.GPUMillis
+	Charged fairshare.GPUMillis // of RefundTooMuch: what was charged in the period
+}
+
+// What is wrong with a refund.
+const (
+	RefundedAlready   = "refunded"    // a run is refunded once
+	RefundUnknown     = "unknown"     // there is no record of such a run
+	RefundRunning     = "running"     // the run has not ended
+	RefundUnallocated = "unallocated" // the run was charged to nobody
+	RefundOwner       = "owner"       // another user or account was charged
+	RefundPeriod      = "period"      // it is for a time in which the job didn't run
+	RefundTooMuch     = "amount"      // it is more than was charged
+)
+
+func (e *RefundError) Error() string {
+	text := fmt.Sprintf("job %d, started %s", e.Job, e.Start.Format(time.RFC3339))
+	switch e.Problem {
+	case RefundedAlready:
+		return fmt.Sprintf("%s, was refunded already, by entry %d", text, e.Seq)
+	case RefundUnknown:
+		return text + ": there is no record of such a run"
+	case RefundRunning:
+		return text + ", still runs: what is lost is known when it has ended"
+	case RefundUnallocated:
+		return text + ", was unallocated and charged to nobody: there is nothing to refund"
+	case RefundOwner:
+		return text + ", was charged to another user or account"
+	case RefundPeriod:
+		return text + ", did not run all of that time"
+	case RefundTooMuch:
+		return fmt.Sprintf("%s, was charged %s GPU-hours in that time: %s are too much to refund", text,
+			amount.Hours(e.Charged), amount.Hours(e.Amount))
+	}
+	return text + ", can't be refunded: " + e.Problem
+}
+
 // InvalidAmountError is an amount of GPU time that can't be given.
 type InvalidAmountError struct {
 	Amount fairshare.GPUMillis

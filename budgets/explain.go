@@ -28,6 +28,7 @@ const (
 	codeOpenChildren   = "GB008"
 	codeRoot           = "GB009"
 	codeKey            = "GB010"
+	codeRefund         = "GB011"
 
 	codeCheckViolation  = "23514"
 	codeUndefinedTable  = "42P01"
@@ -51,6 +52,9 @@ type refusal struct {
 	Holders []Holding       `json:"holders"`
 	Key     string          `json:"key"`
 	Seq     int64           `json:"seq"`
+	Job     uint32          `json:"job"`
+	Problem string          `json:"problem"`
+	Charged int64           `json:"charged"`
 }
 
 // explain is an error of PostgreSQL as one of this package's, if it is one of
@@ -99,8 +103,18 @@ func (r *refusal) err(code string, e Entry) error {
 		return &RootError{Kind: r.Kind}
 	case codeKey:
 		return &KeyError{Key: r.Key, Seq: r.Seq}
+	case codeRefund:
+		return r.refundError(e)
 	}
 	return nil
+}
+
+func (r *refusal) refundError(e Entry) error {
+	err := &RefundError{Job: r.Job, Start: r.At, Problem: r.Problem, Seq: r.Seq}
+	if r.Problem == RefundTooMuch {
+		err.Amount, err.Charged = e.Amount, fairshare.GPUMillis(r.Charged)
+	}
+	return err
 }
 
 // explainCheck is the violation of a CHECK that validate can't foresee: it

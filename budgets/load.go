@@ -110,6 +110,9 @@ WITH opening AS (
 		  AND effective_from <= $3
 		OFFSET 0
 	) l
+), refunded AS (
+	SELECT account, kind, seq, effective_from, effective_until, user_name, amount FROM gpubudget.ledger
+	WHERE cluster = $1 AND kind = 'refund' AND effective_until > $2 AND effective_from <= $3
 ), granted AS (
 	SELECT account, kind, seq, effective_from, effective_until, receiver, amount FROM gpubudget.ledger
 	WHERE cluster = $1 AND kind IN ('deposit', 'transfer') AND effective_until > $2 AND effective_from <= $3
@@ -123,6 +126,8 @@ UNION ALL
 SELECT 'membership', kind, seq, effective_from, effective_until, account, '', user_name, 0 FROM membership
 UNION ALL
 SELECT 'user_shareholding', kind, seq, effective_from, effective_until, account, '', user_name, share FROM user_shareholding
+UNION ALL
+SELECT 'refunded', kind, seq, effective_from, effective_until, account, '', user_name, amount FROM refunded
 UNION ALL
 SELECT 'granted', kind, seq, effective_from, effective_until, account, coalesce(receiver, ''), '', amount FROM granted`
 
@@ -154,6 +159,8 @@ type timelines struct {
 	userShareholding map[memberKey][]dated[fairshare.Share]
 	granted          map[string][]fairshare.Grant
 	grantedBy        []loadedRow
+	refunded         map[string][]fairshare.Refund
+	refundedBy       []loadedRow
 }
 
 func newTimelines() *timelines {
@@ -164,6 +171,7 @@ func newTimelines() *timelines {
 		membership:       map[memberKey][]dated[bool]{},
 		userShareholding: map[memberKey][]dated[fairshare.Share]{},
 		granted:          map[string][]fairshare.Grant{},
+		refunded:         map[string][]fairshare.Refund{},
 	}
 }
 
@@ -182,6 +190,8 @@ func (t *timelines) add(r *loadedRow) error {
 		t.userShareholding[key] = append(t.userShareholding[key], datedFrom(r, fairshare.Share(r.number)))
 	case "granted":
 		t.grantedBy = append(t.grantedBy, *r)
+	case "refunded":
+		t.refundedBy = append(t.refundedBy, *r)
 	default:
 		return fmt.Errorf("row of unknown timeline %q", r.line)
 	}
@@ -191,6 +201,7 @@ func (t *timelines) add(r *loadedRow) error {
 // budget puts the timelines together, cut to a window.
 func (t *timelines) budget(w fairshare.Period) *fairshare.Budget {
 	t.grant()
+	t.refund()
 	members := map[string][]fairshare.Member{}
 	for _, key := range slices.SortedFunc(maps.Keys(t.membership), memberKey.compare) {
 		if in := t.in(key, w); len(in) > 0 {
@@ -201,7 +212,7 @@ func (t *timelines) budget(w fairshare.Period) *fairshare.Budget {
 	names := append(slices.Collect(maps.Keys(t.opening)), fairshare.RootAccount)
 	slices.Sort(names)
 	for _, name := range names {
-		a := fairshare.Account{Name: name, Grants: t.granted[name], Users: members[name]}
+		a := fairshare.Account{Name: name, Grants: t.granted[name], Refunds: t.refunded[name], Users: members[name]}
 		if name != fairshare.RootAccount {
 			open := during(steps(t.opening[name]), true)
 			a.Parent = within(steps(t.parentage[name]), open)
@@ -240,6 +251,16 @@ func (t *timelines) grant() {
 			amount = -amount
 		}
 		t.granted[r.account] = append(t.granted[r.account], fairshare.Grant{Period: period, Amount: amount})
+	}
+}
+
+// refund books refunds, in the order of the ledger.
+func (t *timelines) refund() {
+	slices.SortFunc(t.refundedBy, func(x, y loadedRow) int { return cmp.Compare(x.seq, y.seq) })
+	for i := range t.refundedBy {
+		r := &t.refundedBy[i]
+		period := datedFrom(r, struct{}{}).Period
+		t.refunded[r.account] = append(t.refunded[r.account], fairshare.Refund{Period: period, User: r.user, Amount: fairshare.GPUMillis(r.number)})
 	}
 }
 

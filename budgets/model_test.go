@@ -208,7 +208,7 @@ func drawEntry(t *rapid.T, cluster string) budgets.Entry {
 		fallthrough
 	case budgets.Deposit:
 		e.Amount = fairshare.GPUMillis(rapid.Int64Range(1, 1e9).Draw(t, "amount"))
-	case budgets.AccountClose, budgets.PolicySet:
+	case budgets.AccountClose, budgets.PolicySet, budgets.Refund:
 	}
 	return e
 }
@@ -249,6 +249,8 @@ func write(s *budgets.Store, e budgets.Entry) (budgets.Entry, error) {
 		return s.Deposit(ctx, e.Cluster, e.Account, e.Amount, n)
 	case budgets.Transfer:
 		return s.Transfer(ctx, e.Cluster, e.Account, e.Receiver, e.Amount, n)
+	case budgets.Refund:
+		return s.Refund(ctx, e.Cluster, budgets.Lost{Job: e.Job, Start: e.JobStart, Account: e.Account, User: e.User, Amount: e.Amount}, n)
 	case budgets.PolicySet:
 		return s.SetPolicy(ctx, e.Cluster, e.Setting, e.Value, n)
 	}

@@ -12,6 +12,7 @@ package budgets
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -143,6 +144,39 @@ func (s *Store) Transfer(ctx context.Context, cluster, from, to string, amount f
 	return s.write(ctx, n, Entry{Cluster: cluster, Kind: Transfer, Account: from, Receiver: to, Amount: amount})
 }
 
+// Lost is a run of a job, or the end of one, that is lost and to be refunded.
+type Lost struct {
+	Job           uint32
+	Start         time.Time // of the run
+	Account, User string    // who was charged
+	Amount        fairshare.GPUMillis
+}
+
+// Refund gives back what a run was charged from n.From to n.Until, which it
+// needs: all of the run, or what followed its last checkpoint. A run is refunded
+// once: without a key in n it has one of its own, so that the same refund given
+// again changes nothing. What the record of the run doesn't bear out is a
+// *RefundError.
+func (s *Store) Refund(ctx context.Context, cluster string, lost Lost, n Note) (Entry, error) {
+	own := n.Key == ""
+	if own {
+		n.Key = RefundKey(lost.Job, lost.Start)
+	}
+	e, err := s.write(ctx, n, Entry{
+		Cluster: cluster, Kind: Refund, Account: lost.Account, User: lost.User, Amount: lost.Amount,
+		Job: lost.Job, JobStart: lost.Start,
+	})
+	if known, other := errors.AsType[*KeyError](err); other && own {
+		return e, &RefundError{Job: lost.Job, Start: lost.Start, Problem: RefundedAlready, Seq: known.Seq}
+	}
+	return e, err
+}
+
+// RefundKey is the idempotency key of the refund of a run.
+func RefundKey(job uint32, start time.Time) string {
+	return fmt.Sprintf("refund/%d/%s", job, start.UTC().Format(time.RFC3339Nano))
+}
+
 // SetPolicy sets one of a cluster's settings; see Policy for what there is.
 func (s *Store) SetPolicy(ctx context.Context, cluster, setting, value string, n Note) (Entry, error) {
 	setting, value, err := canonicalPolicy(setting, value)
@@ -180,11 +214,12 @@ func (s *Store) guarded(ctx context.Context, f func(DB) error) error {
 
 func insert(ctx context.Context, db DB, e Entry) (Entry, error) {
 	const sql = `INSERT INTO gpubudget.ledger (cluster, kind, actor, why, key, effective_from, effective_until,
-			account, parent, receiver, user_name, share, amount, setting, value)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+			account, parent, receiver, user_name, share, amount, setting, value, job_id, job_started_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
 		RETURNING ` + entryColumns
 	rows, err := db.Query(ctx, sql, e.Cluster, e.Kind, e.Actor, e.Why, null(e.Key), null(e.From), e.Until,
-		null(e.Account), null(e.Parent), null(e.Receiver), null(e.User), e.Share, null(e.Amount), null(e.Setting), null(e.Value))
+		null(e.Account), null(e.Parent), null(e.Receiver), null(e.User), e.Share, null(e.Amount), null(e.Setting), null(e.Value),
+		null(int64(e.Job)), null(e.JobStart))
 	if err != nil {
 		return Entry{}, err
 	}

@@ -52,7 +52,11 @@ func ok(t testing.TB) func(e budgets.Entry, err error) budgets.Entry {
 // alice and bob) with optics (50%) under it, and chem (40%).
 func newStore(t testing.TB) *budgets.Store {
 	t.Helper()
-	s := budgets.NewStore(pgtest.Pool(t))
+	return fill(t, budgets.NewStore(pgtest.Pool(t)))
+}
+
+func fill(t testing.TB, s *budgets.Store) *budgets.Store {
+	t.Helper()
 	ok(t)(s.AddAccount(ctx, cluster, "physics", "root", 60*percent, by(day(0))))
 	ok(t)(s.AddAccount(ctx, cluster, "chem", "root", 40*percent, by(day(0))))
 	ok(t)(s.AddAccount(ctx, cluster, "optics", "physics", 50*percent, by(day(0))))

@@ -68,7 +68,7 @@ func (e *Entry) validateNames() error {
 			return &InvalidNameError{What: "account", Name: e.Receiver, Reason: "a transfer needs two different accounts"}
 		}
 		return validateName("account", e.Receiver)
-	case UserAdd, UserRemove, UserShareSet:
+	case UserAdd, UserRemove, UserShareSet, Refund:
 		return validateName("user", e.User)
 	default:
 		return nil

@@ -314,6 +314,9 @@ func changesOf(b *fairshare.Budget, meets func(fairshare.Instant)) {
 		for _, g := range a.Grants {
 			period(g.Period)
 		}
+		for _, r := range a.Refunds {
+			period(r.Period)
+		}
 		for _, m := range a.Users {
 			edges(m.In, period)
 		}

@@ -37,11 +37,12 @@ type Budget struct {
 // Account is one node of the tree. An account exists while Parent has a value;
 // root has none and exists always.
 type Account struct {
-	Name   string
-	Parent []Step[string]
-	Share  []Step[Share]
-	Grants []Grant
-	Users  []Member
+	Name    string
+	Parent  []Step[string]
+	Share   []Step[Share]
+	Grants  []Grant
+	Refunds []Refund
+	Users   []Member
 }
 
 // Member is a user's membership in an account. The user is a member while In
@@ -57,6 +58,29 @@ type Member struct {
 type Grant struct {
 	Period
 	Amount GPUMillis
+}
+
+// Refund is GPU time that a user of the account was charged within a period and
+// that is given back to him: a node failed, say, and the work was lost. It is
+// spread evenly over the period, as the charge is, so that in any window the two
+// cancel out, as if the time had never been charged.
+type Refund struct {
+	Period
+	User   string
+	Amount GPUMillis
+}
+
+// Refunds are the refunds of all accounts as charges, with negative amounts: for
+// whoever sums up what was charged. They come in the order of the accounts and
+// their refunds.
+func (b *Budget) Refunds() []Charge {
+	var refunds []Charge
+	for i := range b.Accounts {
+		for _, r := range b.Accounts[i].Refunds {
+			refunds = append(refunds, Charge{Period: r.Period, Account: b.Accounts[i].Name, User: r.User, Amount: -r.Amount})
+		}
+	}
+	return refunds
 }
 
 // Charge is GPU time charged to a user of an account within a period. A window

@@ -107,7 +107,7 @@ func TestUpKeepsWhatIsThere(t *testing.T) {
 		('c1', 'account_add', 'a', 'physics', 'root', 600000000),
 		('c1', 'account_add', 'a', 'chem', 'root', 400000000)`)
 	require.NoError(t, err)
-	const all = "SELECT to_jsonb(l)::text FROM gpubudget.ledger l ORDER BY seq"
+	const all = "SELECT jsonb_strip_nulls(to_jsonb(l))::text FROM gpubudget.ledger l ORDER BY seq"
 	before := query[string](t, conn, all)
 	require.Len(t, before, 2)
 
@@ -132,7 +132,7 @@ func TestUpAddsSettings(t *testing.T) {
 		_, err := conn.Exec(ctx, set, setting, value)
 		require.NoError(t, err)
 	}
-	const all = "SELECT to_jsonb(l)::text FROM gpubudget.ledger l WHERE seq <= 4 ORDER BY seq"
+	const all = "SELECT jsonb_strip_nulls(to_jsonb(l))::text FROM gpubudget.ledger l WHERE seq <= 4 ORDER BY seq"
 	before := query[string](t, conn, all)
 	require.Len(t, before, 4)
 	_, err := conn.Exec(ctx, set, "min_runtime", "3600s")

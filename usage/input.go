@@ -11,9 +11,10 @@ import (
 
 // Input is what everybody's standing is worked out from, the same for whoever
 // schedules, reports or explains: charges of ended runs, and open runs as far as
-// they are charged, up to until. w is the lookback window.
+// they are charged, up to until, less what the budget refunds. w is the lookback
+// window.
 func Input(b *fairshare.Budget, w fairshare.Period, ended []fairshare.Charge, open []Run, until time.Time) fairshare.Input {
-	in := fairshare.Input{Budget: b, Window: w, Charges: slices.Clip(ended)}
+	in := fairshare.Input{Budget: b, Window: w, Charges: append(slices.Clip(ended), b.Refunds()...)}
 	for i := range open {
 		AddOpen(&in, &open[i], until)
 	}

@@ -106,6 +106,7 @@ func (p *program) commands() []*cli.Command {
 		p.shareCommand(),
 		p.depositCommand(),
 		p.transferCommand(),
+		p.refundCommand(),
 		p.treeCommand(),
 		p.explainCommand(),
 		p.ledgerCommand(),

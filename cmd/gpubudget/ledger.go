@@ -151,6 +151,9 @@ func whatOf(e budgets.Entry) string {
 	if e.Amount != 0 {
 		words = append(words, amount.Hours(e.Amount)+" hours")
 	}
+	if e.Job != 0 {
+		words = append(words, fmt.Sprintf("back for job %d", e.Job))
+	}
 	if e.Receiver != "" {
 		words = append(words, "to "+e.Receiver)
 	}
@@ -190,6 +193,8 @@ type entryRow struct {
 	EqualPart       bool                 `json:"equal_part,omitempty"`
 	Hours           *float64             `json:"hours,omitempty"`
 	Millis          *fairshare.GPUMillis `json:"gpu_milliseconds,omitempty"`
+	Job             uint32               `json:"job,omitempty"`
+	JobStart        *time.Time           `json:"job_started,omitempty"`
 	Setting         string               `json:"setting,omitempty"`
 	Value           string               `json:"value,omitempty"`
 	Repeated        bool                 `json:"repeated,omitempty"` // it was there already, under the same key
@@ -214,6 +219,9 @@ func newEntryRow(e budgets.Entry) entryRow {
 	}
 	if e.Setting != "" {
 		row.Value = policyValue(e)
+	}
+	if e.Job != 0 {
+		row.Job, row.JobStart = e.Job, &e.JobStart
 	}
 	if e.Amount != 0 {
 		hours := e.Amount.Hours()

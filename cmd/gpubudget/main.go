@@ -52,7 +52,7 @@ func unixActor() string {
 }
 
 // runSlurm is the output of one of Slurm's commands. Variables that would change
-// what squeue and sprio show are kept from it; SLURM_CONF is not.
+// what squeue, sprio and sacct show are kept from it; SLURM_CONF is not.
 func runSlurm(ctx context.Context, name string, args ...string) ([]byte, error) {
 	if path := os.Getenv("SLURM_CONF"); path != "" {
 		if _, err := os.Stat(path); err != nil {
@@ -61,7 +61,7 @@ func runSlurm(ctx context.Context, name string, args ...string) ([]byte, error) 
 	}
 	command := exec.CommandContext(ctx, name, args...)
 	command.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return slices.ContainsFunc([]string{"SQUEUE_", "SPRIO_", "SLURM_CLUSTERS=", "SLURM_BITSTR_LEN="}, func(prefix string) bool {
+		return slices.ContainsFunc([]string{"SQUEUE_", "SPRIO_", "SACCT_", "SLURM_CLUSTERS=", "SLURM_BITSTR_LEN=", "SLURM_TIME_FORMAT="}, func(prefix string) bool {
 			return strings.HasPrefix(v, prefix)
 		})
 	})

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 //	$ [y] gpubudget ...      the same at a terminal, with the answer y
 //	$ [capacity 64] TIME     records a capacity of the cluster titan
 //	$ [run vision/ann 8] FROM UNTIL         records a run, on 8 GPUs; it lasts if UNTIL is -
-//	$ [run vision/ann 8 n1] FROM UNTIL      likewise, and where
+//	$ [run vision/ann 8 n1] FROM UNTIL      likewise, and where; a word more at the end is how it ended
 //	$ [agent n1 8 ok] TIME   records a node's agent, with 8 GPUs n1-0 and so on, and when it was last seen
 //	$ [meter 7 n1-0 50 300] FROM UNTIL IDLE records that job 7 held a GPU, how busy it was, in percent, its power,
 //	                                        and since when it is idle; ? is not known, - is not so
@@ -323,6 +323,9 @@ func (s *session) recordRun(what, at []string) {
 	if at[1] != "-" {
 		end := s.time(at[1])
 		run.EndedAt, run.EndState, run.SeenAt = &end, "COMPLETED", end
+		if len(at) > 2 {
+			run.EndState = at[2]
+		}
 	}
 	s.used(func(ctx context.Context, u *usage.Store) error { return u.WriteRuns(ctx, []usage.Run{run}) })
 }

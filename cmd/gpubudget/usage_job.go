@@ -42,21 +42,17 @@ func (p *program) usageJob(c *cli.Context) error {
 		return err
 	}
 	word := c.Args().First()
-	id, task, isTask := strings.Cut(word, "_")
-	job, err := strconv.ParseUint(id, 10, 32)
-	if err != nil || job == 0 {
-		return misuse(c, "%q is no job: give a number, or a task of an array as in 12_3", word)
+	if !isJobWord(word) {
+		return notAJob(c, word)
 	}
 	return p.withDatabase(c, func(db *database) error {
 		cluster, err := db.cluster(c)
 		if err != nil {
 			return err
 		}
-		number := uint32(job) //nolint:gosec // it was read as 32 bits
-		if isTask {
-			if number, err = db.task(c, cluster, number, task, word); err != nil {
-				return err
-			}
+		number, err := db.jobID(c, cluster, word)
+		if err != nil {
+			return err
 		}
 		view, err := db.jobView(c, cluster, number)
 		if err != nil {
@@ -67,6 +63,35 @@ func (p *program) usageJob(c *cli.Context) error {
 		}
 		return p.printJob(c, view)
 	})
+}
+
+// notAJob is what is said of a word that names no job.
+func notAJob(c *cli.Context, word string) error {
+	return misuse(c, "%q is no job: give a number, or a task of an array as in 12_3", word)
+}
+
+// isJobWord tells whether a word looks like a job.
+func isJobWord(word string) bool {
+	id, _, _ := strings.Cut(word, "_")
+	job, err := strconv.ParseUint(id, 10, 32)
+	return err == nil && job != 0
+}
+
+// jobID is the id of the job that a word names: a number, or a task of an array.
+func (db *database) jobID(c *cli.Context, cluster, word string) (uint32, error) {
+	if !isJobWord(word) {
+		return 0, notAJob(c, word)
+	}
+	id, task, isTask := strings.Cut(word, "_")
+	job, err := strconv.ParseUint(id, 10, 32)
+	if err != nil {
+		return 0, notAJob(c, word)
+	}
+	number := uint32(job)
+	if !isTask {
+		return number, nil
+	}
+	return db.task(c, cluster, number, task, word)
 }
 
 // task is the job id of a task of an array.

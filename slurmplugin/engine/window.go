@@ -17,6 +17,7 @@ type window struct {
 	sums     *usage.Sums
 	ranker   *fairshare.Ranker
 	owners   []fairshare.Owner // by their number in the history
+	refunds  []fairshare.Charge
 }
 
 // newWindow is the window of a snapshot, and how everybody stands in it but for
@@ -24,7 +25,7 @@ type window struct {
 // of the same budget; as passes go on with that meanwhile, its ranker is left
 // alone.
 func newWindow(s *Snapshot, before *window) (n *window, roles *fairshare.Ranking) {
-	n = &window{snapshot: s}
+	n = &window{snapshot: s, refunds: s.Budget.Refunds()}
 	if before != nil && sameAccounts(before.snapshot.Budget, s.Budget) {
 		n.ranker = before.ranker
 		known := before.snapshot.History.Owners()
@@ -61,11 +62,16 @@ func (n *window) roles() *fairshare.Ranking {
 	return n.ranker.Rank()
 }
 
-// charge tells the ranker what ended runs were charged in w.
+// charge tells the ranker what ended runs were charged in w, and what of it was
+// refunded.
 func (n *window) charge(w fairshare.Period) {
 	n.sums.In(w, func(owner uint32, p fairshare.Period, amount fairshare.GPUMillis) {
 		n.ranker.Charge(n.owners[owner], p, amount)
 	})
+	for i := range n.refunds {
+		c := &n.refunds[i]
+		n.ranker.Charge(n.ranker.Owner(c.Account, c.User), c.Period, c.Amount)
+	}
 }
 
 // place is who owns a run, by the ranker's number: that is looked up once.

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package migrations_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gpubudget/migrations"
+)
+
+// Entries and runs of an older release stay as they were, and a run among them
+// can be refunded.
+func TestUpAddsRefunds(t *testing.T) {
+	cfg := emptyDatabase(t)
+	require.NoError(t, migrations.UpTo(ctx, cfg, 7))
+	conn := connect(t, cfg)
+	exec := func(sql string) {
+		t.Helper()
+		_, err := conn.Exec(ctx, sql)
+		require.NoError(t, err)
+	}
+	exec(`INSERT INTO gpubudget.ledger (cluster, kind, actor, account, parent, share, user_name, amount, effective_from, effective_until, setting, value) VALUES
+		('c1', 'account_add', 'a', 'physics', 'root', 600000000, NULL, NULL, '2026-03-01Z', NULL, NULL, NULL),
+		('c1', 'user_add', 'a', 'physics', NULL, 100000000, 'alice', NULL, '2026-03-01Z', NULL, NULL, NULL),
+		('c1', 'deposit', 'a', 'physics', NULL, NULL, NULL, 5, '2026-03-01Z', '2026-03-02Z', NULL, NULL),
+		('c1', 'policy_set', 'a', NULL, NULL, NULL, NULL, NULL, '2026-03-01Z', NULL, 'mode', 'strict')`)
+	exec(`INSERT INTO gpubudget.job_run (cluster, job_id, started_at, account, user_name, gpus, allocated, seen_at, ended_at, end_state, end_seen_at)
+		VALUES ('c1', 7, '2026-03-02Z', 'physics', 'alice', 2, true, '2026-03-03Z', '2026-03-03Z', 'NODE_FAIL', '2026-03-03Z')`)
+	const ledger = "SELECT (to_jsonb(l) - 'job_id' - 'job_started_at')::text FROM gpubudget.ledger l WHERE kind <> 'refund' ORDER BY seq"
+	before := query[string](t, conn, ledger)
+	require.Len(t, before, 4)
+
+	require.NoError(t, migrations.Up(ctx, cfg, nil))
+	require.Equal(t, before, query[string](t, conn, ledger))
+	const refund = `INSERT INTO gpubudget.ledger (cluster, kind, actor, account, user_name, amount, job_id, job_started_at, effective_from, effective_until)
+		VALUES ('c1', 'refund', 'a', 'Physics', 'alice', 2 * 86400000, 7, '2026-03-02Z', '2026-03-02Z', '2026-03-03Z')`
+	exec(refund)
+	_, err := conn.Exec(ctx, refund)
+	require.ErrorContains(t, err, "is refused: refunded")
+	_, err = conn.Exec(ctx, "UPDATE gpubudget.ledger SET amount = 1 WHERE kind = 'refund'")
+	require.ErrorContains(t, err, "append-only")
+	_, err = conn.Exec(ctx, `INSERT INTO gpubudget.ledger (cluster, kind, actor, account, amount, effective_until, job_id)
+		VALUES ('c1', 'deposit', 'a', 'physics', 5, now() + interval '1 day', 7)`)
+	require.ErrorContains(t, err, "ledger_kind_valid")
+}
