@@ -4,6 +4,7 @@ package fairshare
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -49,6 +50,9 @@ type Request struct {
 	QOSPriority uint32
 	Nice        int64
 }
+
+// Promised is the GPU time for which the request will be protected.
+func (q *Request) Promised() GPUMillis { return gpuTime(q.GPUs, q.MinRuntime) }
 
 // Occupant is a running job that may have to yield to a request.
 type Occupant struct {
@@ -144,7 +148,7 @@ func (c *Contract) outranks(r *Ranking, q *Request, o *Occupant) bool {
 	if !ok || !r.funded(q.Account) {
 		return false
 	}
-	due.charged = add(due.charged, gpuTime(q.GPUs, q.MinRuntime))
+	due.charged = add(due.charged, q.Promised())
 	held.charged = add(held.charged, -o.Ahead)
 	margin := max(c.Margin, 0)
 	if c.patient(q, o) {
@@ -206,6 +210,53 @@ func (r *Ranking) branch(i int) branch {
 
 func (r *Ranking) pooled(i int) branch {
 	return branch{r.Accounts[i].Direct.Entitled, r.Accounts[i].Direct.Load}
+}
+
+// Ratios are what is due to what is charged, of the branches that R3 compares for
+// two accounts: +Inf if nothing is charged, 0 if nothing is due. Those of one and
+// the same account are its own users'.
+func (r *Ranking) Ratios(a, b string) (ofA, ofB float64) {
+	if i, known := r.accounts[a]; known && a == b {
+		own := r.pooled(i)
+		return own.ratio(), own.ratio()
+	}
+	of, with, ok := r.part(a, b)
+	if !ok {
+		with, of, _ = r.part(b, a)
+	}
+	return of.ratio(), with.ratio()
+}
+
+func (b branch) ratio() float64 {
+	switch {
+	case b.entitled <= 0:
+		return 0
+	case b.charged <= 0:
+		return math.Inf(1)
+	}
+	return float64(b.entitled) / float64(b.charged)
+}
+
+// Charged is the ranking with so much more charged to an account, for the rules
+// of the contract to go by: what it is ranked by changes, ranks do not. The
+// ranking itself is left as it is.
+func (r *Ranking) Charged(account string, amount GPUMillis) *Ranking {
+	i, known := r.accounts[account]
+	if !known {
+		return r
+	}
+	changed := *r
+	changed.Accounts = slices.Clone(r.Accounts)
+	direct := &changed.Accounts[i].Direct
+	direct.Load = add(direct.Load, amount)
+	for {
+		a := &changed.Accounts[i]
+		a.Load = add(a.Load, amount)
+		if a.Depth == 0 {
+			return &changed
+		}
+		i = r.parent(i)
+	}
 }
 
 // furtherBehind tells whether a's ratio of what is due to what is charged

@@ -20,7 +20,7 @@
 
 /* Raised whenever a struct or a call below changes: both sides compare it at
  * start, so that a stale library is refused and not misread. */
-#define GPUB_ABI 4
+#define GPUB_ABI 5
 
 enum gpub_rc { GPUB_OK = 0, GPUB_ERROR = -1, GPUB_PANIC = -2, GPUB_ABI_MISMATCH = -3 };
 
@@ -233,6 +233,50 @@ struct gpub_slurm_assoc {
 };
 
 /*
+ * Preemption. A request is a job that pends and is being placed, an occupant a
+ * job that runs on nodes which the request may use. The shim tells what each
+ * occupant holds of these nodes, and how much of them is free; the library
+ * answers which occupants the request may evict, and in which order.
+ */
+
+/* An amount of each resource of a node. */
+struct gpub_room {
+	int64_t gpus, cpus, memory; /* memory in MB, 0 everywhere if it isn't accounted for */
+};
+
+struct gpub_request {
+	struct gpub_job job;
+	uint32_t nodes;            /* that it needs at least */
+	uint32_t max_nodes;        /* that it can be spread over; 0: no limit */
+	struct gpub_room per_node; /* that it needs on each; no GPUs: only their sum counts */
+};
+
+struct gpub_occupant {
+	uint32_t job_id;
+	uint32_t het_job_id;   /* 0 if no het job, whose components are evicted together */
+	int64_t start;         /* of the run: the later of start and last resize */
+	int64_t nice;          /* without NICE_OFFSET */
+	uint64_t gpus;
+	uint32_t qos_priority; /* raw */
+	/* out */
+	uint32_t order;        /* of eviction, from 1; 0: it keeps its GPUs */
+};
+
+/* What an occupant holds of a node. Both are indices. */
+struct gpub_piece {
+	uint32_t occupant, node;
+	struct gpub_room held;
+};
+
+struct gpub_placing {
+	const struct gpub_request *request;
+	const struct gpub_room *free; /* of each node, less than 0 where more is held than there is */
+	const struct gpub_piece *pieces;
+	struct gpub_occupant *occupants;
+	uint32_t node_count, piece_count, occupant_count;
+};
+
+/*
  * The calls, as libgpubudget.so exports them: gpub_start is of type
  * gpub_start_fn and so on. Types only, because Go declares the functions
  * itself. All return a gpub_rc unless they say otherwise.
@@ -263,6 +307,11 @@ typedef int (*gpub_standings_fn)(struct gpub_assoc *assocs, uint32_t count);
  * worked out then, and nothing else. */
 typedef int (*gpub_shares_fn)(void);
 typedef int (*gpub_slurm_shares_fn)(struct gpub_slurm_assoc *assocs, uint32_t count);
+
+/* Decides the order of all occupants. If it fails nobody is evicted. */
+typedef int (*gpub_candidates_fn)(const struct gpub_placing *placing, int64_t now_ms);
+/* Slurm evicts a job so that another one can start. */
+typedef int (*gpub_preempted_fn)(uint32_t victim, uint32_t request, int64_t now_ms);
 
 /* Optional: 1 if something has changed since the last pass began that should
  * not wait for the next one (a refresh, say), else 0. Asked once a second. */

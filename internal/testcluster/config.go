@@ -42,6 +42,7 @@ func (c *Cluster) writeConfig() error {
 		{"etc/cgroup.conf", "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n", account{}, 0o644},
 		{"etc/slurmdbd.conf", c.slurmdbdConf(), c.slurm, 0o600},
 		{"etc/gpubudget.conf", c.gpubudgetConf(), account{}, 0o644},
+		{"etc/plugstack.conf", c.plugstackConf(), account{}, 0o644},
 	} {
 		path := c.path(f.name)
 		if err := os.WriteFile(path, []byte(f.content), f.mode); err != nil {
@@ -107,6 +108,10 @@ func (c *Cluster) slurmConf(host string) string {
 	if c.opts.Priority == Gpubudget {
 		lines = append(lines, "PriorityParameters=gpubudget_conf="+c.Conf())
 	}
+	if c.opts.Preempt {
+		lines = append(lines, "PreemptType=preempt/gpubudget", "PreemptMode=REQUEUE")
+		lines = override(lines, "SchedulerParameters=bf_interval=1,batch_sched_delay=0,sched_min_interval=0,bf_max_job_test=1000,preempt_strict_order,preempt_reorder_count=8")
+	}
 	if c.opts.Slurmdbd {
 		lines = append(lines,
 			"AccountingStorageType=accounting_storage/slurmdbd",
@@ -143,6 +148,14 @@ func override(lines []string, line string) []string {
 	}
 	lines[at] = line
 	return lines
+}
+
+// plugstackConf loads the option --min-runtime where there is a use for it.
+func (c *Cluster) plugstackConf() string {
+	if !c.opts.Preempt {
+		return ""
+	}
+	return "required " + c.path("plugins", "spank_gpubudget.so") + "\n"
 }
 
 func (c *Cluster) gresConf() string {

@@ -162,7 +162,11 @@ func (c *Cluster) copyBuild() error {
 	}
 	c.plugin += ":" + c.path("plugins")
 	copies := map[string]string{}
-	for _, name := range []string{"priority_gpubudget.so", "libgpubudget.so"} {
+	plugins := []string{"priority_gpubudget.so", "libgpubudget.so"}
+	if c.opts.Preempt {
+		plugins = append(plugins, "preempt_gpubudget.so", "spank_gpubudget.so")
+	}
+	for _, name := range plugins {
 		copies[filepath.Join(c.opts.PluginDir, name)] = c.path("plugins", name)
 	}
 	for _, name := range []string{"gpubudget", "gshare"} {

@@ -59,6 +59,9 @@ type Options struct {
 	// Priority is the PriorityType: Gpubudget or Multifactor, the latter if
 	// empty.
 	Priority string
+	// Preempt has Slurm preempt by the contract's rules, requeueing whom it can,
+	// and its clients know --min-runtime; for Gpubudget only.
+	Preempt bool
 	// SlurmConf are lines of slurm.conf: they replace those of the same key,
 	// but NodeName and PartitionName add to what is there.
 	SlurmConf []string
@@ -121,6 +124,8 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("%d nodes: a cluster has 1 to %d", o.Nodes, maxNodes)
 	case o.Priority != Gpubudget && o.Priority != Multifactor:
 		return o, fmt.Errorf("priority %q is neither %q nor %q", o.Priority, Gpubudget, Multifactor)
+	case o.Preempt && o.Priority != Gpubudget:
+		return o, fmt.Errorf("Preempt goes by priority %q", Gpubudget) //nolint:staticcheck // an option's name
 	case !o.Slurmdbd && len(o.QOS) > 0:
 		return o, errors.New("QOS need slurmdbd")
 	}

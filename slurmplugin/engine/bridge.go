@@ -17,7 +17,7 @@ import (
 // only during the call.
 
 // ABI is GPUB_ABI of bridge.h.
-const ABI = 4
+const ABI = 5
 
 // Result codes, enum gpub_rc of bridge.h.
 const (
@@ -240,6 +240,39 @@ type SlurmAssoc struct {
 	Usage, UsageRest   float64
 	// out
 	SharesNorm, UsageNorm, UsageEffective, LevelFS, Factor float64
+}
+
+// Request is struct gpub_request: a job that pends and is being placed.
+type Request struct {
+	Job             Job
+	Nodes, MaxNodes uint32         // it needs at least, and can be spread over; 0: no limit
+	PerNode         fairshare.Room // what it needs on each; no GPUs: only their sum counts
+}
+
+// Occupant is struct gpub_occupant: a job that runs where the request may.
+type Occupant struct {
+	JobID, HetJobID uint32
+	Start           int64 // of the run
+	Nice            int64
+	GPUs            uint64
+	QOSPriority     uint32
+	// out
+	Order uint32 // of eviction, from 1; 0: it keeps its GPUs
+}
+
+// Piece is struct gpub_piece: what an occupant holds of a node, both by index.
+type Piece struct {
+	Occupant, Node uint32
+	Held           fairshare.Room
+}
+
+// Placing is struct gpub_placing: an attempt to place a request.
+type Placing struct {
+	Request                              *Request
+	Free                                 *fairshare.Room
+	Pieces                               *Piece
+	Occupants                            *Occupant
+	NodeCount, PieceCount, OccupantCount uint32
 }
 
 // array is the n elements at p; nil if there are none.

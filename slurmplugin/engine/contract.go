@@ -52,8 +52,3 @@ func (e *Engine) takePreemptions() []Preemption {
 	e.contract.preemptions = nil
 	return taken
 }
-
-// contract is what the engine keeps for preemption. It is guarded by Engine.mu.
-type contract struct {
-	preemptions []Preemption // not taken yet
-}

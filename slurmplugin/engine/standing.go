@@ -50,6 +50,7 @@ func (e *Engine) prepare(now fairshare.Instant) {
 		return
 	}
 	e.ranking = e.rank(now)
+	e.ranked(now)
 	if e.snapshot != nil {
 		e.owners.standing = e.ranking
 	}

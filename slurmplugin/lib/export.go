@@ -228,6 +228,30 @@ func gpub_slurm_shares(assocs *C.struct_gpub_slurm_assoc, n C.uint32_t) C.int {
 	}))
 }
 
+// gpub_candidates tells which running jobs a request may evict, and in which
+// order.
+//
+//export gpub_candidates
+func gpub_candidates(placing *C.struct_gpub_placing, nowMS C.int64_t) C.int {
+	return C.int(withEngine("gpub_candidates", func(e *engine.Engine) error {
+		if placing == nil || placing.request == nil {
+			return errors.New("no request given")
+		}
+		e.Candidates((*engine.Placing)(unsafe.Pointer(placing)), int64(nowMS))
+		return nil
+	}))
+}
+
+// gpub_preempted tells of a job that is evicted so that another can start.
+//
+//export gpub_preempted
+func gpub_preempted(victim, request C.uint32_t, nowMS C.int64_t) C.int {
+	return C.int(withEngine("gpub_preempted", func(e *engine.Engine) error {
+		e.Preempted(uint32(victim), uint32(request), int64(nowMS))
+		return nil
+	}))
+}
+
 // gpub_wanted is 1 if something has changed since the last pass began that
 // should not wait for the next, else 0.
 //

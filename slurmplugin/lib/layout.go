@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"unsafe"
 
+	"gpubudget/fairshare"
 	"gpubudget/slurmplugin/engine"
 )
 
@@ -29,7 +30,7 @@ func layouts() []place {
 		cc C.struct_gpub_cluster
 		gc engine.Cluster
 	)
-	return append(append(slurmAssocLayout(), tableLayout()...), []place{
+	return append(append(append(slurmAssocLayout(), tableLayout()...), placingLayout()...), []place{
 		{"sizeof gpub_job", unsafe.Sizeof(cj), unsafe.Sizeof(gj)},
 		{"gpub_job.job_id", unsafe.Offsetof(cj.job_id), unsafe.Offsetof(gj.JobID)},
 		{"gpub_job.array_job_id", unsafe.Offsetof(cj.array_job_id), unsafe.Offsetof(gj.ArrayJobID)},
@@ -183,5 +184,56 @@ func tableLayout() []place {
 		{"gpub_table.qos", unsafe.Offsetof(ct.qos), unsafe.Offsetof(gt.QOS)},
 		{"gpub_table.nice", unsafe.Offsetof(ct.nice), unsafe.Offsetof(gt.Nice)},
 		{"gpub_table.slots", unsafe.Offsetof(ct.slots), unsafe.Offsetof(gt.Slots)},
+	}
+}
+
+// placingLayout is that of what preemption is decided by.
+func placingLayout() []place {
+	var (
+		cr  C.struct_gpub_request
+		gr  engine.Request
+		cm  C.struct_gpub_room
+		gm  fairshare.Room
+		co  C.struct_gpub_occupant
+		occ engine.Occupant
+		cp  C.struct_gpub_piece
+		gp  engine.Piece
+		cl  C.struct_gpub_placing
+		gl  engine.Placing
+	)
+	return []place{
+		{"sizeof gpub_room", unsafe.Sizeof(cm), unsafe.Sizeof(gm)},
+		{"gpub_room.gpus", unsafe.Offsetof(cm.gpus), fairshare.RoomGPUs * unsafe.Sizeof(gm[0])},
+		{"gpub_room.cpus", unsafe.Offsetof(cm.cpus), fairshare.RoomCPUs * unsafe.Sizeof(gm[0])},
+		{"gpub_room.memory", unsafe.Offsetof(cm.memory), fairshare.RoomMemory * unsafe.Sizeof(gm[0])},
+
+		{"sizeof gpub_request", unsafe.Sizeof(cr), unsafe.Sizeof(gr)},
+		{"gpub_request.job", unsafe.Offsetof(cr.job), unsafe.Offsetof(gr.Job)},
+		{"gpub_request.nodes", unsafe.Offsetof(cr.nodes), unsafe.Offsetof(gr.Nodes)},
+		{"gpub_request.max_nodes", unsafe.Offsetof(cr.max_nodes), unsafe.Offsetof(gr.MaxNodes)},
+		{"gpub_request.per_node", unsafe.Offsetof(cr.per_node), unsafe.Offsetof(gr.PerNode)},
+
+		{"sizeof gpub_occupant", unsafe.Sizeof(co), unsafe.Sizeof(occ)},
+		{"gpub_occupant.job_id", unsafe.Offsetof(co.job_id), unsafe.Offsetof(occ.JobID)},
+		{"gpub_occupant.het_job_id", unsafe.Offsetof(co.het_job_id), unsafe.Offsetof(occ.HetJobID)},
+		{"gpub_occupant.start", unsafe.Offsetof(co.start), unsafe.Offsetof(occ.Start)},
+		{"gpub_occupant.nice", unsafe.Offsetof(co.nice), unsafe.Offsetof(occ.Nice)},
+		{"gpub_occupant.gpus", unsafe.Offsetof(co.gpus), unsafe.Offsetof(occ.GPUs)},
+		{"gpub_occupant.qos_priority", unsafe.Offsetof(co.qos_priority), unsafe.Offsetof(occ.QOSPriority)},
+		{"gpub_occupant.order", unsafe.Offsetof(co.order), unsafe.Offsetof(occ.Order)},
+
+		{"sizeof gpub_piece", unsafe.Sizeof(cp), unsafe.Sizeof(gp)},
+		{"gpub_piece.occupant", unsafe.Offsetof(cp.occupant), unsafe.Offsetof(gp.Occupant)},
+		{"gpub_piece.node", unsafe.Offsetof(cp.node), unsafe.Offsetof(gp.Node)},
+		{"gpub_piece.held", unsafe.Offsetof(cp.held), unsafe.Offsetof(gp.Held)},
+
+		{"sizeof gpub_placing", unsafe.Sizeof(cl), unsafe.Sizeof(gl)},
+		{"gpub_placing.request", unsafe.Offsetof(cl.request), unsafe.Offsetof(gl.Request)},
+		{"gpub_placing.free", unsafe.Offsetof(cl.free), unsafe.Offsetof(gl.Free)},
+		{"gpub_placing.pieces", unsafe.Offsetof(cl.pieces), unsafe.Offsetof(gl.Pieces)},
+		{"gpub_placing.occupants", unsafe.Offsetof(cl.occupants), unsafe.Offsetof(gl.Occupants)},
+		{"gpub_placing.node_count", unsafe.Offsetof(cl.node_count), unsafe.Offsetof(gl.NodeCount)},
+		{"gpub_placing.piece_count", unsafe.Offsetof(cl.piece_count), unsafe.Offsetof(gl.PieceCount)},
+		{"gpub_placing.occupant_count", unsafe.Offsetof(cl.occupant_count), unsafe.Offsetof(gl.OccupantCount)},
 	}
 }

@@ -38,6 +38,8 @@ static const struct symbol symbols[] = {
 	{ "gpub_standings", CALL(standings), false },
 	{ "gpub_shares", CALL(shares), false },
 	{ "gpub_slurm_shares", CALL(slurm_shares), false },
+	{ "gpub_candidates", CALL(candidates), false },
+	{ "gpub_preempted", CALL(preempted), false },
 	{ "gpub_wanted", CALL(wanted), true },
 };
 

@@ -33,6 +33,8 @@ struct gpub_engine {
 	gpub_standings_fn standings;
 	gpub_shares_fn shares;
 	gpub_slurm_shares_fn slurm_shares;
+	gpub_candidates_fn candidates;
+	gpub_preempted_fn preempted;
 	gpub_wanted_fn wanted; /* NULL if the library has none */
 };
 

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package engine
+
+import (
+	"slices"
+	"time"
+
+	"gpubudget/fairshare"
+	"gpubudget/usage"
+)
+
+// contract is what the engine keeps for preemption. It is guarded by Engine.mu.
+//
+// The rules go by the ranking of the last pass. What has been exchanged since
+// it, and isn't seen there yet, is counted in, so that an account that is a
+// little behind doesn't evict as if each of its jobs were the only one.
+type contract struct {
+	preemptions []Preemption                   // not taken yet
+	asks        map[uint32]*ask                // by request
+	evictions   map[uint32][]fairshare.Instant // of each job, in the last day
+	ranking     *fairshare.Ranking             // the last one, with what was exchanged since; nil: to be made
+}
+
+// ask is what is remembered of a request that may evict others.
+type ask struct {
+	request   fairshare.Request
+	party     Party
+	at        fairshare.Instant         // asked last
+	fruitless int                       // attempts with candidates of whom Slurm took none
+	rules     map[uint32]fairshare.Rule // why each of the candidates yields
+	evicted   int64                     // GPUs of allocated jobs that were, so far
+	exchange  []charge                  // what that changes; the next ranking knows once the request runs
+	since     fairshare.Instant         // of the first of them
+}
+
+// charge is what an account is charged more.
+type charge struct {
+	account string
+	amount  fairshare.GPUMillis
+}
+
+const (
+	// exchangeLast is how long an exchange counts if the request doesn't start.
+	exchangeLast = 2 * 60 * 1000
+	// askLast is how long a request is remembered that isn't asked for any more.
+	askLast = 10 * 60 * 1000
+	// evictionLast is the day in which R7 counts a job's preemptions.
+	evictionLast = 24 * 60 * 60 * 1000
+	// spareNodes are offered to Slurm beyond those that a request needs, twice as
+	// many after each few attempts in vain: it may know why it can't use them.
+	spareNodes, fewAttempts, mostDoublings = 4, 3, 8
+)
+
+// Candidates decides who may be evicted for a request, and in which order: it
+// sets Order of all occupants.
+func (e *Engine) Candidates(p *Placing, nowMS int64) {
+	occupants, now := array(p.Occupants, p.OccupantCount), fairshare.Instant(nowMS)
+	for i := range occupants {
+		occupants[i].Order = 0
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ranking := e.contracted()
+	if ranking == nil {
+		return
+	}
+	request, party := e.requestOf(&p.Request.Job, now)
+	if !request.Allocated {
+		return // R5
+	}
+	a := e.contract.ask(p.Request.Job.JobID, now)
+	a.request, a.party, a.rules = request, party, make(map[uint32]fairshare.Rule)
+
+	found := e.consider(ranking, &request, p, now)
+	rules := e.rules()
+	offered := rules.Offer(ranking, now, &request, found.occupants, found.pieces, &fairshare.Ask{
+		Free: array(p.Free, p.NodeCount), Nodes: int(p.Request.Nodes), MaxNodes: int(p.Request.MaxNodes), PerNode: p.Request.PerNode,
+		Spare: spareNodes << min(a.fruitless/fewAttempts, mostDoublings), Evicted: a.evicted,
+	})
+	for place, i := range offered {
+		for _, member := range found.members[i] {
+			occupants[member].Order = uint32(place + 1)
+			a.rules[occupants[member].JobID] = found.rules[i]
+		}
+	}
+	if len(offered) > 0 {
+		a.fruitless++
+	}
+}
+
+// rules are the cluster's.
+func (e *Engine) rules() fairshare.Contract { return fairshare.DefaultContract() }
+
+// contracted is the ranking that the rules go by, nil if nobody knows how
+// accounts stand: then nobody is evicted.
+func (e *Engine) contracted() *fairshare.Ranking {
+	if e.ranking == nil || e.snapshot == nil || e.slurm.inForce || !e.watching {
+		return nil
+	}
+	c := &e.contract
+	if c.ranking == nil {
+		c.ranking = e.ranking
+		for _, a := range sortedAsks(c.asks) {
+			for _, x := range a.exchange {
+				c.ranking = c.ranking.Charged(x.account, x.amount)
+			}
+		}
+	}
+	return c.ranking
+}
+
+func sortedAsks(asks map[uint32]*ask) []*ask {
+	all := make([]*ask, 0, len(asks))
+	for _, a := range asks {
+		all = append(all, a)
+	}
+	slices.SortFunc(all, func(x, y *ask) int { return int(x.party.JobID) - int(y.party.JobID) })
+	return all
+}
+
+// ranked tells the contract that there is a new ranking: exchanges whose
+// requests run are in it, and those that came to nothing are forgotten.
+func (e *Engine) ranked(now fairshare.Instant) {
+	c := &e.contract
+	c.ranking = nil
+	for id, a := range c.asks {
+		rec := e.tracker.jobs[id]
+		runs := rec != nil && rec.run != nil && rec.run.Open()
+		switch {
+		case runs, rec == nil && now-a.since > exchangeLast, now-a.at > askLast:
+			delete(c.asks, id)
+		case now-a.since > exchangeLast:
+			a.exchange = nil
+		}
+	}
+}
+
+// ask is what is remembered of a request.
+func (c *contract) ask(id uint32, now fairshare.Instant) *ask {
+	if c.asks == nil {
+		c.asks, c.evictions = make(map[uint32]*ask), make(map[uint32][]fairshare.Instant)
+	}
+	a := c.asks[id]
+	if a == nil {
+		a = &ask{since: now}
+		c.asks[id] = a
+	}
+	a.at = now
+	return a
+}
+
+// requestOf is a job that pends as the rules have it.
+func (e *Engine) requestOf(j *Job, now fairshare.Instant) (fairshare.Request, Party) {
+	o := e.owners.of(j)
+	allocated, minRuntime := e.owners.decide(o.account, askedTerms{asked: j.asked(), limit: j.limit()})
+	request := fairshare.Request{
+		Account: o.account, GPUs: j.gpus(), Allocated: allocated, MinRuntime: minRuntime,
+		QOSPriority: j.QOSPriority, Nice: j.Nice,
+	}
+	if j.Begin > 0 {
+		request.Waited = time.Duration(max(0, now-fairshare.Instant(j.Begin)*1000)) * time.Millisecond
+	}
+	return request, Party{
+		JobID: j.JobID, Restart: j.Restart, Account: o.account, User: o.user, GPUs: j.gpus(),
+		Allocated: allocated, MinRuntime: minRuntime, QOSPriority: j.QOSPriority, Nice: j.Nice,
+	}
+}
+
+// considered are the jobs that yield to a request. The components of a het job
+// are one.
+type considered struct {
+	occupants []fairshare.Occupant
+	pieces    [][]fairshare.Piece
+	members   [][]int // of Placing.Occupants
+	rules     []fairshare.Rule
+}
+
+// consider asks the rules about all that run.
+func (e *Engine) consider(r *fairshare.Ranking, q *fairshare.Request, p *Placing, now fairshare.Instant) considered {
+	occupants := array(p.Occupants, p.OccupantCount)
+	whole := newWholes(occupants)
+	rules := e.rules()
+	for i := range occupants {
+		w := whole.of(i)
+		if w.keeps {
+			continue
+		}
+		run, ok := e.runningAs(&occupants[i])
+		if !ok {
+			w.keeps = true
+			continue
+		}
+		if run == nil { // a component without GPUs
+			w.members = append(w.members, i)
+			continue
+		}
+		o := e.occupantOf(run, &occupants[i], now)
+		d := rules.Decide(r, now, q, &o)
+		if w.keeps = !d.Yields; w.keeps {
+			continue
+		}
+		w.add(i, &o, d.Rule)
+	}
+	for _, piece := range array(p.Pieces, p.PieceCount) {
+		if w := whole.of(int(piece.Occupant)); !w.keeps && w.any {
+			w.pieces = append(w.pieces, fairshare.Piece{Node: int(piece.Node), Held: piece.Held})
+		}
+	}
+	return whole.considered()
+}
+
+// runningAs is the run that an occupant shows, as far as it is known; ok is
+// false if it isn't: such a job keeps its GPUs. It is nil for a component of a
+// het job that has none.
+func (e *Engine) runningAs(o *Occupant) (r *run, ok bool) {
+	rec := e.tracker.jobs[o.JobID]
+	if o.GPUs == 0 {
+		return nil, o.HetJobID != 0
+	}
+	if rec == nil || rec.run == nil {
+		return nil, false
+	}
+	r = rec.run
+	return r, r.Open() && r.origin == o.Start && r.decided && r.MinRuntime != nil
+}
+
+func (e *Engine) occupantOf(r *run, o *Occupant, now fairshare.Instant) fairshare.Occupant {
+	out := fairshare.Occupant{
+		Account: r.Account, GPUs: r.GPUs, Allocated: r.Allocated, QOSPriority: o.QOSPriority, Nice: o.Nice,
+		Preempted: e.contract.evicted(o.JobID, now),
+	}
+	if until, ok := r.ProtectedUntil(now.Time()); ok {
+		out.ProtectedUntil = fairshare.At(until)
+	} else {
+		out.ProtectedUntil = fairshare.At(r.StartedAt)
+	}
+	if r.Allocated {
+		out.Ahead = usage.ChargeAhead(r.GPUs, e.snapshot.Policy.Lookback)
+	}
+	return out
+}
+
+// evicted is how often a job was evicted in the last day.
+func (c *contract) evicted(id uint32, now fairshare.Instant) int {
+	times := c.evictions[id]
+	if len(times) == 0 {
+		return 0
+	}
+	times = slices.DeleteFunc(times, func(at fairshare.Instant) bool { return now-at >= evictionLast })
+	c.evictions[id] = times
+	if len(times) == 0 {
+		delete(c.evictions, id)
+	}
+	return len(times)
+}
+
+// wholes are jobs, the components of a het job put together.
+type wholes struct {
+	all   []*wholeJob
+	index []*wholeJob // by occupant
+}
+
+// wholeJob is a job with all its components, all of which have to yield.
+type wholeJob struct {
+	occupant fairshare.Occupant
+	any      bool // there is an occupant
+	keeps    bool // one of them keeps its GPUs
+	rule     fairshare.Rule
+	members  []int
+	pieces   []fairshare.Piece
+}
+
+func newWholes(occupants []Occupant) *wholes {
+	w := &wholes{index: make([]*wholeJob, len(occupants))}
+	het := make(map[uint32]*wholeJob)
+	for i := range occupants {
+		id := occupants[i].HetJobID
+		if known := het[id]; id != 0 && known != nil {
+			w.index[i] = known
+			continue
+		}
+		w.index[i] = &wholeJob{}
+		w.all = append(w.all, w.index[i])
+		if id != 0 {
+			het[id] = w.index[i]
+		}
+	}
+	return w
+}
+
+func (w *wholes) of(i int) *wholeJob { return w.index[i] }
+
+// add adds a component. Together they are as their worst.
+func (j *wholeJob) add(i int, o *fairshare.Occupant, rule fairshare.Rule) {
+	j.members = append(j.members, i)
+	if !j.any {
+		j.occupant, j.rule, j.any = *o, rule, true
+		return
+	}
+	j.occupant.GPUs += o.GPUs
+	j.occupant.Ahead += o.Ahead
+	j.occupant.ProtectedUntil = max(j.occupant.ProtectedUntil, o.ProtectedUntil)
+	if o.Allocated && !j.occupant.Allocated {
+		j.occupant.Allocated, j.rule = true, rule
+	}
+}
+
+func (w *wholes) considered() considered {
+	var c considered
+	for _, j := range w.all {
+		if j.keeps || !j.any || len(j.pieces) == 0 {
+			continue
+		}
+		c.occupants, c.pieces = append(c.occupants, j.occupant), append(c.pieces, j.pieces)
+		c.members, c.rules = append(c.members, j.members), append(c.rules, j.rule)
+	}
+	return c
+}
+
+// Preempted notes that Slurm evicts a job for a request.
+func (e *Engine) Preempted(victim, request uint32, nowMS int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := fairshare.Instant(nowMS)
+	c := &e.contract
+	a := c.ask(request, now)
+	ranking := e.contracted()
+	if rec := e.tracker.jobs[victim]; rec != nil && rec.run != nil && rec.run.Open() && ranking != nil {
+		e.exchange(ranking, a, rec.run, now)
+	}
+	c.evictions[victim] = append(c.evictions[victim], now)
+	a.fruitless = 0
+	e.wanted.Store(true)
+}
+
+// exchange notes what an eviction changes, and who was who.
+func (e *Engine) exchange(ranking *fairshare.Ranking, a *ask, r *run, now fairshare.Instant) {
+	p := Preemption{At: now, Rule: a.rules[r.JobID], Request: a.party, Victim: victimOf(r, now)}
+	p.Request.Ratio, p.Victim.Ratio = ranking.Ratios(a.party.Account, r.Account)
+	p.Request.Rank, p.Victim.Rank = rankOf(ranking, a.party.Account), rankOf(ranking, r.Account)
+	c := &e.contract
+	c.preemptions = append(c.preemptions, p)
+	if len(a.exchange) == 0 {
+		a.since = now
+		a.exchange = append(a.exchange, charge{a.party.Account, a.request.Promised()})
+	}
+	if r.Allocated {
+		a.evicted += r.GPUs
+		a.exchange = append(a.exchange, charge{r.Account, -usage.ChargeAhead(r.GPUs, e.snapshot.Policy.Lookback)})
+	}
+	c.ranking = nil
+}
+
+func victimOf(r *run, now fairshare.Instant) Party {
+	p := Party{
+		JobID: r.JobID, Restart: r.Restart, Account: r.Account, User: r.User, GPUs: r.GPUs, QOS: r.QOS,
+		Allocated: r.Allocated, StartedAt: r.StartedAt,
+	}
+	if r.MinRuntime != nil {
+		p.MinRuntime = *r.MinRuntime
+	}
+	if until, ok := r.ProtectedUntil(now.Time()); ok {
+		p.ProtectedUntil = fairshare.At(until)
+	}
+	return p
+}
+
+func rankOf(r *fairshare.Ranking, account string) int {
+	standing, known := r.Account(account)
+	if !known {
+		return 0
+	}
+	return standing.Rank
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * preempt_gpubudget.c: what Slurm looks up in preempt_gpubudget.so.
+ *
+ * slurmctld calls all of these with the job lock held, but preempt_p_get_data
+ * for PREEMPT_DATA_ENABLED and PREEMPT_DATA_MODE also without.
+ */
+#include "preempt.h"
+
+#if GPUB_SINCE(25, 5, 0)
+#error "preempt plugins have other calls from Slurm 25.05 on"
+#endif
+
+#define EXPORT __attribute__((visibility("default")))
+
+EXPORT extern const char plugin_name[];
+EXPORT extern const char plugin_type[];
+EXPORT extern const uint32_t plugin_version;
+
+const char plugin_name[] = "GPU budget preemption plugin";
+const char plugin_type[] = "preempt/gpubudget";
+const uint32_t plugin_version = SLURM_VERSION_NUMBER;
+
+static uint16_t plain_mode(uint16_t mode)
+{
+	return mode & ~(PREEMPT_MODE_GANG | PREEMPT_MODE_WITHIN);
+}
+
+/* What the job's QOS says counts, then what its partition says, then the
+ * cluster's. Suspended jobs would keep their GPUs: they are requeued. */
+static uint16_t mode_asked(const job_record_t *job)
+{
+	uint16_t mode = slurm_conf.preempt_mode;
+
+	if (job->part_ptr && job->part_ptr->preempt_mode != NO_VAL16)
+		mode = job->part_ptr->preempt_mode;
+	if (job->qos_ptr && job->qos_ptr->preempt_mode)
+		mode = job->qos_ptr->preempt_mode;
+	return plain_mode(mode);
+}
+
+/* Only batch jobs that say so can be requeued. */
+uint16_t preempt_mode(const job_record_t *job)
+{
+	uint16_t mode = mode_asked(job);
+
+	if (mode == PREEMPT_MODE_OFF || mode == PREEMPT_MODE_CANCEL)
+		return mode;
+	return job->batch_flag && job->details && job->details->requeue ? PREEMPT_MODE_REQUEUE : PREEMPT_MODE_CANCEL;
+}
+
+static uint32_t grace_time(const job_record_t *job)
+{
+	if (job->qos_ptr && job->qos_ptr->grace_time)
+		return job->qos_ptr->grace_time;
+	return job->part_ptr ? job->part_ptr->grace_time : 0;
+}
+
+static bool enabled(void)
+{
+	return plain_mode(slurm_conf.preempt_mode) != PREEMPT_MODE_OFF;
+}
+
+static void warn_of_mode(void)
+{
+	uint16_t mode = plain_mode(slurm_conf.preempt_mode);
+
+	if (mode == PREEMPT_MODE_OFF)
+		error("gpubudget: PreemptType=preempt/gpubudget with PreemptMode=OFF: nobody is ever preempted, not even unallocated jobs; set PreemptMode=REQUEUE (or CANCEL)");
+	else if (mode == PREEMPT_MODE_SUSPEND)
+		error("gpubudget: PreemptType=preempt/gpubudget with PreemptMode=SUSPEND: suspended jobs keep their GPUs, so jobs are requeued instead; set PreemptMode=REQUEUE");
+}
+
+static bool priority_is_ours(void)
+{
+	if (!xstrcmp(slurm_conf.priority_type, "priority/gpubudget"))
+		return true;
+	error("gpubudget: preempt/gpubudget goes by the accounts' standings, which priority/gpubudget works out, but slurm.conf has PriorityType=%s: set PriorityType=priority/gpubudget, or another PreemptType",
+	      slurm_conf.priority_type);
+	return false;
+}
+
+/* Long before the priority plugin is loaded, which is looked for when needed. */
+EXPORT int init(void)
+{
+	if (!priority_is_ours() || !library_installed())
+		return SLURM_ERROR;
+	warn_of_mode();
+	verbose("gpubudget: preempt/gpubudget loaded for Slurm %s", SLURM_VERSION_STRING);
+	return SLURM_SUCCESS;
+}
+
+EXPORT void fini(void)
+{
+	attempt_free();
+}
+
+/* The first thing that the pending queue is sorted by, before partition tiers
+ * and priorities. Those have allocated jobs before unallocated ones already. */
+EXPORT bool preempt_p_job_preempt_check(job_queue_rec_t *preemptor, job_queue_rec_t *preemptee)
+{
+	(void)preemptor;
+	(void)preemptee;
+	return false;
+}
+
+/* Asked of every job of the list, pending ones and the request itself too. */
+EXPORT bool preempt_p_preemptable(job_record_t *preemptee, job_record_t *preemptor)
+{
+	if (preemptee == preemptor || (!IS_JOB_RUNNING(preemptee) && !IS_JOB_SUSPENDED(preemptee)) ||
+	    !IS_JOB_PENDING(preemptor))
+		return false;
+	return attempt_order(preemptee, preemptor) != 0;
+}
+
+/* Whether there is preemption at all slurmctld asks before each walk over its
+ * jobs, when it holds no list; a job's grace time once, as it evicts the job. */
+EXPORT int preempt_p_get_data(job_record_t *job, slurm_preempt_data_type_t type, void *data)
+{
+	switch (type) {
+	case PREEMPT_DATA_ENABLED:
+		if ((*(bool *)data = enabled()))
+			attempt_prepare();
+		return SLURM_SUCCESS;
+	case PREEMPT_DATA_MODE:
+		*(uint16_t *)data = preempt_mode(job);
+		return SLURM_SUCCESS;
+	case PREEMPT_DATA_PRIO:
+		*(uint32_t *)data = attempt_order_last(job);
+		return SLURM_SUCCESS;
+	case PREEMPT_DATA_GRACE_TIME:
+		*(uint32_t *)data = grace_time(job);
+		attempt_evicts(job);
+		return SLURM_SUCCESS;
+	}
+	error("gpubudget: slurmctld asks for what no preempt plugin of Slurm %s has (%d)", SLURM_VERSION_STRING, type);
+	return SLURM_ERROR;
+}

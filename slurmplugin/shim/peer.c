@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* peer.c: what preempt_gpubudget.so has from this plugin. */
+#include "peer.h"
+#include "shim.h"
+
+static const struct gpub_engine *engine_now(void)
+{
+	return __atomic_load_n(&engine, __ATOMIC_ACQUIRE);
+}
+
+static bool flatten(const job_record_t *job, time_t now, struct gpub_job *out)
+{
+	const struct settings *settings = settings_now();
+
+	if (!engine_now() || !settings || !layout_job_ok(job))
+		return false;
+	flatten_sighting(settings, job, now, out);
+	return true;
+}
+
+static int candidates(const struct gpub_placing *placing, int64_t now_ms)
+{
+	const struct gpub_engine *e = engine_now();
+
+	return e ? e->candidates(placing, now_ms) : GPUB_ERROR;
+}
+
+/* Who stands where has changed: the next pass counts the exchange. */
+static int preempted(uint32_t victim, uint32_t request, int64_t now_ms)
+{
+	const struct gpub_engine *e = engine_now();
+	int rc = e ? e->preempted(victim, request, now_ms) : GPUB_ERROR;
+
+	pass_want();
+	return rc;
+}
+
+__attribute__((visibility("default"))) const struct gpub_peer *gpubudget_peer(void);
+
+const struct gpub_peer *gpubudget_peer(void)
+{
+	static const struct gpub_peer peer = { GPUB_ABI, flatten, candidates, preempted };
+
+	return &peer;
+}
