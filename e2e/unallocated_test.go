@@ -146,3 +146,62 @@ func TestMinRuntimeOfRuns(t *testing.T) {
 	}
 	require.Len(t, s.logLines(0, "asks for a minimum runtime of 480h0m0s: it gets 4h0m0s"), 1)
 }
+
+// What asks for no minimum runtime comes after all that is allocated, in either
+// mode and from its submission on; sprio's columns add up, and explain says why.
+func TestUnallocatedJobsWaitBehindAllocatedOnes(t *testing.T) {
+	s := startContract(t)
+	release := s.submit(bob, "told_b", 1000, "--gpus=8") // from now on told_a is ahead
+	s.waitState(release, "R")
+	nobody := s.submit(cem, "told_c", 1, "--gpus=1")
+	free := s.submit(ann, "told_a", 1, "--gpus=1", "--min-runtime=0")
+	first := s.submit(ann, "told_a", 1, "--gpus=1", "--min-runtime=2h")
+	last := s.submit(bob, "told_b", 1, "--gpus=1", "--nice=100")
+	again := s.submit(ann, "told_a", 1, "--gpus=1", "--min-runtime=0")
+	s.waitOrder(first, last, free, again, nobody)
+	s.requireSum(0)
+	require.Equal(t, "0", s.rows("sprio", "--noheader", "--jobs="+number0(free), "--format=%F")[0][0])
+
+	fresh := s.submit(ann, "told_a", 1, "--gpus=1", "--min-runtime=0") // its place is known
+	require.Equal(t, []uint32{first, last, free, again, fresh, nobody}, s.order())
+
+	text := s.exec(ann, "gpubudget", "explain", number0(free))
+	require.Contains(t, text, "It is unallocated: it asks for no minimum runtime (--min-runtime=0)")
+	require.Contains(t, text, "it is charged to a budget")
+	require.NotContains(t, s.exec(ann, "gpubudget", "explain", number0(first)), "unallocated")
+
+	s.exec("root", "gpubudget", "-i", "policy", "set", "mode", "additive")
+	s.wait("the additive mode", func() bool {
+		order := s.order()
+		return order[0] == first && order[1] == last && number(t, s.priorities(first)[0]) < 1_000_000
+	})
+	s.requireSum(sprioColumns)
+	require.Contains(t, s.exec(ann, "gpubudget", "explain", number0(free)), "It is unallocated")
+}
+
+// Unallocated time is charged to nobody and changes nobody's rank; it is reported
+// apart, whoever's it is.
+func TestUnallocatedTimeIsReportedApart(t *testing.T) {
+	s := startContract(t)
+	ids := []uint32{
+		s.submit(ann, "told_a", 3, "--gpus=2", "--min-runtime=0"),
+		s.submit(bob, "told_b", 3, "--gpus=1"),
+		s.submit(cem, "told_c", 3, "--gpus=1"),
+	}
+	s.waitGone(ids...)
+	var used, unallocated []int64
+	s.wait("all to be recorded", func() bool {
+		r, err := s.Report(s.ctx)
+		require.NoError(t, err)
+		used, unallocated = nil, nil
+		for _, account := range []string{"told_a", "told_b", "told_c"} {
+			row, ok := r.Account(account)
+			require.True(t, ok)
+			used, unallocated = append(used, int64(row.Used/1000)), append(unallocated, int64(row.Unallocated/1000))
+		}
+		return used[1] >= 3 && unallocated[0] >= 6 && unallocated[2] >= 3
+	})
+	require.Zero(t, used[0])
+	require.Zero(t, used[2])
+	require.Zero(t, unallocated[1])
+}

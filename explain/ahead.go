@@ -17,6 +17,8 @@ type Cause string
 const (
 	// SetByHand: an operator has set one of the two priorities.
 	SetByHand Cause = "set_by_hand"
+	// Allocated: it is charged to a budget, and the subject asks not to be.
+	Allocated Cause = "allocated"
 	// Funded: its account has a budget.
 	Funded Cause = "funded"
 	// Guest: it is a member's, and the subject is none.
@@ -92,6 +94,7 @@ func Job(rec *report.Record, job []Pending, all []Pending) (e *Explanation, ok b
 		return nil, false
 	}
 	x.start()
+	x.unallocated(job, all)
 	x.jobsAhead(job, all)
 	x.change(job, all)
 	return x.explanation, true
@@ -173,6 +176,9 @@ func (x *explainer) why(mine, theirs *Pending) Why {
 	}
 	if !x.explanation.Strict {
 		return x.whySum(mine, theirs)
+	}
+	if x.asked[mine.JobID] && !x.asked[theirs.JobID] {
+		return Why{Cause: Allocated}
 	}
 	if mine.Owner.Account != theirs.Owner.Account {
 		if why, ok := x.whyAccount(mine.Owner, theirs.Owner); ok {

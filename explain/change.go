@@ -18,6 +18,8 @@ type Kind string
 
 // The kinds of changes.
 const (
+	// Allocate: the job asks to be unallocated.
+	Allocate Kind = "allocate"
 	// Unfunded: the account has no budget.
 	Unfunded Kind = "unfunded"
 	// Balance: by how much usage exceeds entitlement.
@@ -60,6 +62,9 @@ type Change struct {
 // is a job, of all that waits.
 func (x *explainer) change(job, all []Pending) {
 	mine := x.explanation.Subject
+	if x.explanation.Unallocated {
+		x.add(Change{Kind: Allocate, Mine: Side{Account: mine.Account}})
+	}
 	if a, ok := x.ranking.Account(mine.Account); ok && !a.Funded && x.explanation.Strict {
 		x.add(Change{Kind: Unfunded, Mine: Side{Account: mine.Account}})
 	}

@@ -27,6 +27,8 @@ type Explanation struct {
 	Strict  bool // else priorities are the weighted sum
 	// Guest: the user is no member of the account, or no longer.
 	Guest bool
+	// Unallocated: it is a job that waits and asks for no minimum runtime.
+	Unallocated bool
 	// Path leads from root to the subject.
 	Path []Level
 	// Ahead are the jobs that come first, the most urgent account first.
@@ -92,6 +94,7 @@ type explainer struct {
 	rec         *report.Record
 	ranking     *fairshare.Ranking
 	explanation *Explanation
+	asked       map[uint32]bool // jobs that ask for no minimum runtime
 }
 
 func newExplainer(rec *report.Record, s Subject) *explainer {

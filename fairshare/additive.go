@@ -45,10 +45,13 @@ func (f *Factors) add(partition, tres float64) float64 {
 	return f.Age + f.Assoc + f.Fairshare + f.JobSize + partition + f.QOS + tres + float64(f.Site) - float64(f.Nice)
 }
 
-// fairshare is the job's fair-share factor.
+// fairshare is the job's fair-share factor: 0 if it asks to be unallocated.
 func (p *Additive) fairshare(job *Job) float64 {
-	if p.ranking == nil {
+	switch {
+	case p.ranking == nil:
 		return finite(job.Fairshare)
+	case job.Unallocated:
+		return 0
 	}
 	return p.factor(job.Account, job.User)
 }

@@ -27,12 +27,18 @@ type group struct {
 	accounts []string
 	users    int64   // steps needed: one for each level, one for users not listed
 	nice     []int64 // values seen, and 0
+	funded   bool
+	// unallocated: of jobs of funded accounts that ask to be unallocated.
+	unallocated bool
 }
 
 // groupAccounts gives the places from the lowest to the highest. The lowest is
-// that of jobs without a known account.
+// that of jobs without a known account. Then come accounts that aren't funded,
+// jobs of funded ones that ask to be unallocated, if there are any, and all other
+// jobs of these.
 func groupAccounts(r *Ranking, seen *Seen) []group {
 	groups := []group{{users: 1, nice: elsewhere(r, seen).sorted(0)}}
+	var funded []group
 	places := make([]*AccountStanding, len(r.Accounts))
 	for i := range places {
 		places[i] = &r.Accounts[i]
@@ -44,22 +50,47 @@ func groupAccounts(r *Ranking, seen *Seen) []group {
 		for n < len(places) && ComparePlaces(places[0], places[n]) == 0 {
 			n++
 		}
-		groups = append(groups, newGroup(places[:n], users, seen))
+		g := newGroup(places[:n], users, seen)
+		if !g.funded {
+			groups = append(groups, g)
+		} else {
+			groups = append(groups, unallocatedOf(&g, seen)...)
+			funded = append(funded, g)
+		}
 		places = places[n:]
 	}
-	return groups
+	return append(groups, funded...)
 }
 
 func newGroup(equals []*AccountStanding, users map[string]int64, seen *Seen) group {
-	g := group{users: 1}
+	g := group{users: 1, funded: equals[0].Funded}
 	nice := values{}
 	for _, account := range equals {
 		g.accounts = append(g.accounts, account.Name)
 		g.users = max(g.users, users[account.Name])
 		nice.addAll(seen.nice[account.Name])
+		if !g.funded { // all its jobs are unallocated
+			nice.addAll(seen.unallocated[account.Name])
+		}
 	}
 	g.nice = nice.sorted(0)
 	return g
+}
+
+// unallocatedOf is the place of the jobs of a group that ask to be unallocated;
+// none if there are no such jobs. What they use is charged to nobody, so users
+// are not told apart.
+func unallocatedOf(g *group, seen *Seen) []group {
+	nice, found := values{}, false
+	for _, account := range g.accounts {
+		those := seen.unallocated[account]
+		nice.addAll(those)
+		found = found || those != nil
+	}
+	if !found {
+		return nil
+	}
+	return []group{{accounts: g.accounts, users: 1, nice: nice.sorted(0), unallocated: true}}
 }
 
 // usersSteps is by account how many steps its users need.
@@ -75,9 +106,11 @@ func usersSteps(r *Ranking) map[string]int64 {
 // elsewhere is the nice values seen outside the known accounts.
 func elsewhere(r *Ranking, seen *Seen) *values {
 	nice := &values{}
-	for account, those := range seen.nice {
-		if _, known := r.Account(account); !known {
-			nice.addAll(those)
+	for _, all := range []map[string]*values{seen.nice, seen.unallocated} {
+		for account, those := range all {
+			if _, known := r.Account(account); !known {
+				nice.addAll(those)
+			}
 		}
 	}
 	return nice

@@ -58,6 +58,9 @@ type Job struct {
 	CPUs          uint32 // 0 if unknown
 	MinNodes      uint32
 	TimeLimit     uint32 // minutes, or Unlimited
+	// Unallocated: by what it asks for no budget is charged for it, see Terms. It
+	// comes after all that is allocated.
+	Unallocated bool
 
 	// Factors as Slurm gives them: 0 to 1, or raw numbers with the flag
 	// NoNormal* of their kind.

@@ -13,9 +13,10 @@ import (
 // room from another's. The zero value is ready; the order of Add doesn't
 // matter.
 type Seen struct {
-	qos      values
-	nice     map[string]*values // by account
-	extremes Extremes
+	qos         values
+	nice        map[string]*values // by account
+	unallocated map[string]*values // likewise, of jobs that ask to be unallocated
+	extremes    Extremes
 }
 
 // Extremes are the lowest and the highest of what jobs have. The zero value is
@@ -32,7 +33,11 @@ type SeenNice struct{ values *values }
 
 // Add takes note of a job. It keeps the string job.Account, nothing else of it.
 func (s *Seen) Add(job *Job) {
-	s.AddDeclared(s.Of(job.Account), job.QOSPriority, job.Nice)
+	of := s.Of(job.Account)
+	if job.Unallocated {
+		of = s.OfUnallocated(job.Account)
+	}
+	s.AddDeclared(of, job.QOSPriority, job.Nice)
 	x := Extremes{Any: true, SiteLow: job.Site, SiteHigh: job.Site, Assoc: job.AssocFactor, Partition: job.PartitionFactor, TRES: job.TRES}
 	s.Widen(x)
 	for i := range job.Parts {
@@ -43,14 +48,19 @@ func (s *Seen) Add(job *Job) {
 
 // Of is the place in which nice values of an account's jobs are noted. It keeps
 // the string.
-func (s *Seen) Of(account string) SeenNice {
-	if s.nice == nil {
-		s.nice = make(map[string]*values)
+func (s *Seen) Of(account string) SeenNice { return placeIn(&s.nice, account) }
+
+// OfUnallocated is the same for jobs that ask to be unallocated.
+func (s *Seen) OfUnallocated(account string) SeenNice { return placeIn(&s.unallocated, account) }
+
+func placeIn(by *map[string]*values, account string) SeenNice {
+	if *by == nil {
+		*by = make(map[string]*values)
 	}
-	nice := s.nice[account]
+	nice := (*by)[account]
 	if nice == nil {
 		nice = &values{}
-		s.nice[account] = nice
+		(*by)[account] = nice
 	}
 	return SeenNice{nice}
 }

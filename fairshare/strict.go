@@ -2,6 +2,8 @@
 
 package fairshare
 
+import "cmp"
+
 // Strict packs the order of jobs into a number, like the digits of one:
 //
 //	funded, account rank | QOS priority | nice | user | rest
@@ -10,7 +12,9 @@ package fairshare
 // jobs of a worse-placed one, whatever else they have; within the account the
 // declared priority decides, then which user is further behind what he is due,
 // and then the rest: the weighted sum of age, size, partition, association,
-// TRES and site factor. A Strict can be used from several goroutines.
+// TRES and site factor. Jobs that ask to be unallocated come after all that are
+// allocated, in the same order but for the users. A Strict can be used from
+// several goroutines.
 type Strict struct {
 	ranking *Ranking
 	qos     levels
@@ -29,6 +33,7 @@ type slot struct {
 	full              int64 // steps that its users need
 	users             int64 // steps they have
 	niceUnit, qosUnit int64
+	unallocated       *slot // of its jobs that ask to be unallocated; itself if all its jobs are
 }
 
 // NewStrict prepares the priorities of one pass. A nil seen is an empty one.
@@ -51,17 +56,25 @@ func NewStrict(r *Ranking, w Weights, size ClusterSize, seen *Seen) *Strict {
 // assign gives the groups their ranges, one above the other, from 1.
 func (s *Strict) assign(groups []group, radix radices) {
 	lowest := int64(1)
+	unallocated := make(map[string]*slot)
 	for i := range groups {
 		g := &groups[i]
 		sl := newSlot(g, radix, lowest)
 		lowest += radix.qos * sl.qosUnit
-		sl.index = Length(s.order)
+		sl.index, sl.unallocated = Length(s.order), &sl
 		s.order = append(s.order, &sl)
 		if i == 0 {
 			s.nowhere = &sl
 		}
+		slots := s.slots
+		if g.unallocated {
+			slots = unallocated
+		}
 		for _, name := range g.accounts {
-			s.slots[name] = &sl
+			slots[name] = &sl
+		}
+		if g.funded {
+			sl.unallocated = cmp.Or(unallocated[g.accounts[0]], s.nowhere)
 		}
 	}
 }
@@ -79,15 +92,20 @@ func newSlot(g *group, radix radices, lowest int64) slot {
 // reuses f.TRES if that is large enough. All columns are whole numbers and add
 // up to the priority exactly:
 //
-//   - Fairshare: the place of the account and of the user
-//   - QOS: the QOS digit
+//   - Fairshare: the place of the account and of the user; 0 if the account is
+//     funded and the job asks to be unallocated
+//   - QOS: the QOS digit; of such a job its place as well
 //   - Nice: how far below nice 0 the job is put, 0 for nice 0
 //   - the others: the rest
 func (s *Strict) Priority(job *Job, f *Factors) {
 	f.reset(len(s.rest.weights.TRES))
 	sl, user := s.find(job.Account, job.User)
-	fairshare := sl.fairshare(user, &s.rest)
-	qos := s.qos.step(int64(job.QOSPriority)) * sl.qosUnit
+	fairshare, place := sl.fairshare(user, &s.rest), int64(0)
+	if job.Unallocated && sl.unallocated != sl {
+		sl = sl.unallocated
+		fairshare, place = 0, sl.base
+	}
+	qos := place + s.qos.step(int64(job.QOSPriority))*sl.qosUnit
 	nice := (sl.nice.step(job.Nice) - sl.zero) * sl.niceUnit
 	f.Fairshare, f.QOS, f.Nice = float64(fairshare), float64(qos), nice
 	above := fairshare + qos - nice

@@ -44,6 +44,10 @@ func TestStrictOrder(t *testing.T) {
 	job := func(account, user string, qos uint32, nice, age int64) fairshare.Job {
 		return fairshare.Job{Account: account, User: user, QOSPriority: qos, Nice: nice, Age: age}
 	}
+	unallocated := func(job fairshare.Job) fairshare.Job {
+		job.Unallocated = true
+		return job
+	}
 	// From the first to the last; jobs of one line are equal.
 	order := [][]fairshare.Job{
 		{job("behind", "u", 50, 0, 9)},
@@ -59,7 +63,12 @@ func TestStrictOrder(t *testing.T) {
 		{job("ahead", "w", 50, 0, 9)},
 		{job("ahead", "v", 50, 0, 9)},
 		{job("ahead", "u", 50, 0, 9)},
-		{job("free", "u", 1000, -100, 9)},
+		{unallocated(job("behind", "v", 50, 0, 9)), unallocated(job("behind", "u", 50, 0, 9))},
+		{unallocated(job("behind", "u", 10, -100, 9))},
+		{unallocated(job("behind", "u", 10, 0, 9))},
+		{unallocated(job("equal1", "u", 1000, -100, 9)), unallocated(job("equal2", "u", 1000, -100, 9))},
+		{job("free", "u", 1000, -100, 9), unallocated(job("free", "u", 1000, -100, 9))},
+		{unallocated(job("free", "u", 10, 0, 9))},
 		{job("nobody", "u", 1000, -100, 9), job("", "u", 1000, -100, 9), job("", "", 1000, -100, 9)},
 		{job("nobody", "u", 0, math.MaxInt32, 0)},
 	}
@@ -81,6 +90,28 @@ func TestStrictOrder(t *testing.T) {
 		last = priorities[0]
 	}
 	require.GreaterOrEqual(t, last, uint32(1))
+}
+
+// Where no job of an account was seen that asks to be unallocated, one comes after
+// all known accounts until the next pass. Either way it has nothing in the column
+// of its account, by which it is known in sprio.
+func TestStrictUnallocatedUnseen(t *testing.T) {
+	first := fairshare.Job{Account: "behind", User: "u", QOSPriority: 50, Unallocated: true}
+	last := fairshare.Job{Account: "free", User: "u"}
+	seen := []fairshare.Job{last}
+	for _, first.Nice = range []int64{0, 7} {
+		for range 2 {
+			s := strictOf(ladder(), fairshare.Weights{Age: 1000, MaxAge: 10}, seen)
+			var f, g fairshare.Factors
+			s.Priority(&first, &f)
+			s.Priority(&last, &g)
+			requireColumns(t, &f)
+			require.Zero(t, f.Fairshare)
+			require.Equal(t, len(seen) > 1, f.Priority > g.Priority)
+			seen = append(seen, first)
+		}
+		seen = seen[:1]
+	}
 }
 
 // The columns of sprio: round numbers that can be read.
@@ -233,7 +264,8 @@ func drawJob(t *rapid.T, r *fairshare.Ranking) fairshare.Job {
 		MinNodes:    rapid.Uint32Range(0, 200).Draw(t, "nodes"),
 		CPUs:        rapid.Uint32Range(0, 10_000).Draw(t, "cpus"),
 		AssocFactor: unit.Draw(t, "assoc"), PartitionFactor: unit.Draw(t, "partition"), QOSFactor: unit.Draw(t, "qos factor"),
-		TRES: []float64{unit.Draw(t, "tres"), unit.Draw(t, "tres")},
+		TRES:        []float64{unit.Draw(t, "tres"), unit.Draw(t, "tres")},
+		Unallocated: rapid.IntRange(0, 3).Draw(t, "unallocated") == 0,
 	}
 }
 
@@ -251,14 +283,22 @@ func comparePlace(r *fairshare.Ranking, x, y *fairshare.Job) int {
 	place := func(job *fairshare.Job) []int64 {
 		a, known := r.Account(job.Account)
 		if !known {
-			return []int64{0, 0, 0, 0, int64(job.QOSPriority), -job.Nice, 0}
+			return []int64{0, 0, 0, int64(job.QOSPriority), -job.Nice, 0}
 		}
+		const unfunded, unallocated, allocated = 1, 2, 3
 		var user int64 = -1 << 40
 		if u, ok := r.User(job.Account, job.User); ok {
 			user = int64(-u.Level)
 		}
+		kind := int64(unfunded)
+		switch {
+		case a.Funded && job.Unallocated:
+			kind, user = unallocated, 0
+		case a.Funded:
+			kind = allocated
+		}
 		bit := map[bool]int64{true: 1}
-		return []int64{1, bit[a.Funded], bit[a.Rank > 0], int64(-a.Rank), int64(job.QOSPriority), -job.Nice, user}
+		return []int64{kind, bit[a.Rank > 0], int64(-a.Rank), int64(job.QOSPriority), -job.Nice, user}
 	}
 	return slices.Compare(place(x), place(y))
 }

@@ -14,6 +14,9 @@ import (
 //	Strict    priority = Row.Fairshare + QOS digit - nice digit + rest
 //	Additive  priority = Row.Fairshare + the other weighted factors - nice
 //
+// A job that asks to be unallocated has 0 in place of Row.Fairshare; with Strict
+// it goes by Slot.Unallocated, unless that is where its account stands anyway.
+//
 // where the digits are Amounts of Rises, and the rest is cut from the weighted
 // factors, scaled. A property test holds the C beside the Go.
 type Table struct {
@@ -43,6 +46,10 @@ type Slot struct {
 	QOSUnit   int64  // that a step of QOS is worth
 	NiceFirst uint32 // its steps of nice are Nice[NiceFirst:NiceFirst+NiceCount]
 	NiceCount uint32
+	// Of jobs of these accounts that ask to be unallocated: the slot, and what is
+	// added to the QOS digit.
+	Unallocated     uint32
+	UnallocatedBase int64
 }
 
 // Row is where a user of an account stands.
@@ -60,7 +67,10 @@ func (s *Strict) Table() *Table {
 	}
 	for _, sl := range s.order {
 		nice := sl.nice.table(func(step int64) int64 { return (step - sl.zero) * sl.niceUnit })
-		t.Slots = append(t.Slots, Slot{QOSUnit: sl.qosUnit, NiceFirst: Length(t.Nice), NiceCount: Length(nice)})
+		t.Slots = append(t.Slots, Slot{
+			QOSUnit: sl.qosUnit, NiceFirst: Length(t.Nice), NiceCount: Length(nice),
+			Unallocated: sl.unallocated.index, UnallocatedBase: sl.unallocated.base,
+		})
 		t.Nice = append(t.Nice, nice...)
 	}
 	t.Unknown = s.row(s.nowhere, 0)

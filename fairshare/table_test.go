@@ -139,3 +139,12 @@ func TestTheRowOfAnUnknownAccount(t *testing.T) {
 	require.Equal(t, s.Table().Unknown, s.Row("nobody", "u"))
 	require.Less(t, s.Table().Unknown.Fairshare, s.Row("free", "u").Fairshare)
 }
+
+// What is unallocated is told by one bit for each kind of job.
+func TestUnallocatedInC(t *testing.T) {
+	for minRuntime, bit := range map[int64]uint32{-1: 1 << 1, -2: 1 << 1, 0: 1 << 0, 1: 1 << 2, math.MaxInt64: 1 << 2} {
+		for bits := range uint32(1 << 3) {
+			require.Equal(t, bits&bit != 0, shimtest.Unallocated(bits, minRuntime))
+		}
+	}
+}

@@ -165,11 +165,21 @@ struct gpub_rise {
 	int64_t from, amount;
 };
 
-/* What the accounts of one place have in common. */
+/* What the accounts of one place have in common. Jobs that ask to be unallocated
+ * stand elsewhere, unless all jobs here are. */
 struct gpub_slot {
 	int64_t qos_unit;        /* what QOS amounts are multiplied by */
 	uint32_t nice_first;     /* of gpub_table.nice */
 	uint32_t nice_count;
+	int64_t unallocated_base; /* of such a job, to be added to the QOS column; FAIRSHARE is 0 */
+	uint32_t unallocated;    /* its slot; this one if it stands where others do */
+};
+
+/* Which jobs are unallocated by the minimum runtime they ask for. */
+enum gpub_unallocated {
+	GPUB_UNALLOCATED_ZERO = 1 << 0,   /* those that ask for 0 */
+	GPUB_UNALLOCATED_UNSAID = 1 << 1, /* those that say nothing */
+	GPUB_UNALLOCATED_ASKED = 1 << 2,  /* those that ask for some */
 };
 
 /* Where an owner of jobs stands. */
@@ -182,6 +192,7 @@ struct gpub_table {
 	struct gpub_weights weights; /* in force; tres isn't touched */
 	uint32_t nodes, cpus;    /* of the cluster */
 	uint32_t packed;         /* 1: digits; 0: the weighted sum, without slots */
+	uint32_t unallocated;    /* gpub_unallocated */
 	uint32_t qos_count, nice_count, slot_count;
 	int64_t rest_steps;      /* the last digit is below this */
 	double rest_scale;       /* steps for each point of the weighted sum */

@@ -23,6 +23,7 @@ type (
 		Account     string        `json:"account"`
 		User        string        `json:"user,omitempty"`
 		Guest       bool          `json:"guest,omitempty"`
+		Unallocated bool          `json:"unallocated,omitempty"`
 		Stale       bool          `json:"stale"`
 		QueueSeenAt *time.Time    `json:"queue_seen_at"` // null: the queue is Slurm's of now, or was never seen
 		Job         *jobJSON      `json:"job,omitempty"`
@@ -119,7 +120,7 @@ func (p *program) findingJSON(f *finding) explainJSON {
 	out := explainJSON{
 		Cluster: rec.Cluster, At: rec.At.Truncate(time.Millisecond), WindowFrom: rec.Window.From.Time(),
 		Lookback: int64(rec.Policy.Lookback / time.Second), Mode: rec.Policy.Mode,
-		Account: f.Subject.Account, User: f.Subject.User, Guest: f.Guest, Stale: rec.Stale,
+		Account: f.Subject.Account, User: f.Subject.User, Guest: f.Guest, Unallocated: f.Unallocated, Stale: rec.Stale,
 		Path: []levelJSON{}, Ahead: []rivalJSON{}, Changes: []changeJSON{},
 	}
 	if !f.live && !rec.QueueSeenAt.IsZero() {
@@ -235,7 +236,7 @@ func (p *program) changeOf(f *finding, c *explain.Change) changeJSON {
 		out.Jobs = &c.Jobs
 	case explain.Points:
 		out.Points = &c.Points
-	case explain.Unfunded:
+	case explain.Unfunded, explain.Allocate:
 	}
 	return out
 }

@@ -144,6 +144,10 @@ func headline(f *finding) []string {
 			lines = append(lines, fmt.Sprintf("It is the first of %d tasks in squeue; those that wait stand alike.", n))
 		}
 	}
+	if f.Unallocated {
+		lines = append(lines, "It is unallocated: it asks for no minimum runtime (--min-runtime=0), or the policy gives it none. It comes after all "+
+			"that is allocated, no budget is charged for it, and it yields to anybody who is allocated.")
+	}
 	if f.Guest {
 		lines = append(lines, fmt.Sprintf("%s is no member of %s: such users come last in it.", f.Subject.User, f.Subject.Account))
 	}
@@ -332,6 +336,8 @@ func whyText(f *finding, r *explain.Rival) string {
 	switch why.Cause {
 	case explain.SetByHand:
 		return "one of the two priorities was set by hand"
+	case explain.Allocated:
+		return "it is charged to a budget"
 	case explain.Funded:
 		return fmt.Sprintf("%s has a budget, %s has none", r.Account, f.Subject.Account)
 	case explain.Guest:
@@ -395,6 +401,8 @@ func (p *program) changeText(f *finding, c *explain.Change) string {
 		has = "have"
 	}
 	switch c.Kind {
+	case explain.Allocate:
+		return "with a minimum runtime (--min-runtime) it is charged to " + mine + "'s budget and has that account's place"
 	case explain.Unfunded:
 		return mine + " has no budget: a share or a deposit puts its jobs among those that have one"
 	case explain.Balance:

@@ -184,6 +184,41 @@ type Rise = fairshare.Rise
 type Slot struct {
 	QOSUnit              int64
 	NiceFirst, NiceCount uint32
+	UnallocatedBase      int64
+	Unallocated          uint32
+}
+
+// UnallocatedKinds is enum gpub_unallocated: which jobs are unallocated by the
+// minimum runtime they ask for.
+type UnallocatedKinds uint32
+
+// The kinds of jobs.
+const (
+	UnallocatedZero   UnallocatedKinds = 1 << iota // those that ask for 0
+	UnallocatedUnsaid                              // those that say nothing
+	UnallocatedAsked                               // those that ask for some
+)
+
+// Include tells whether a job is of the kinds that asks for so many seconds; as
+// in Job, -1 says nothing.
+func (k UnallocatedKinds) Include(minRuntime int64) bool {
+	switch {
+	case minRuntime < 0:
+		return k&UnallocatedUnsaid != 0
+	case minRuntime == 0:
+		return k&UnallocatedZero != 0
+	}
+	return k&UnallocatedAsked != 0
+}
+
+// unallocatedBy are the kinds by the cluster's terms.
+func unallocatedBy(t fairshare.Terms) (k UnallocatedKinds) {
+	for i, asked := range []time.Duration{0, fairshare.NotAsked, time.Second} {
+		if t.Unallocated(asked) {
+			k |= UnallocatedZero << i
+		}
+	}
+	return k
 }
 
 // Place is struct gpub_place.
@@ -205,6 +240,7 @@ type Table struct {
 	Weights                        Weights
 	Nodes, CPUs                    uint32
 	Packed                         uint32
+	Unallocated                    UnallocatedKinds
 	QOSCount, NiceCount, SlotCount uint32
 	RestSteps                      int64
 	RestScale                      float64

@@ -256,10 +256,7 @@ func (e *Engine) observe(j *Job) {
 	if o == nil {
 		o = e.owners.of(j)
 	}
-	if o.seenIn != e.pass {
-		o.seenIn, o.nice = e.pass, e.seen.Of(o.account)
-	}
-	e.seen.AddDeclared(o.nice, j.QOSPriority, j.Nice)
+	o.note(&e.seen, e.pass, j, e.owners.unallocated.Include(j.MinRuntime))
 }
 
 // EndPass ends the pass: jobs it has not shown are gone.
@@ -293,6 +290,9 @@ func (e *Engine) Rank(x *Extremes, t *Table) error {
 	})
 	e.prepare(e.tracker.now)
 	describe(e.table, e.generation, t)
+	if !e.slurm.inForce {
+		t.Unallocated = e.owners.unallocated
+	}
 	return nil
 }
 
@@ -310,7 +310,10 @@ func (e *Engine) FillTable(t *Table) error {
 	copy(array(t.Nice, t.NiceCount), e.table.Nice)
 	slots := array(t.Slots, t.SlotCount)
 	for i, s := range e.table.Slots[:len(slots)] {
-		slots[i] = Slot{QOSUnit: s.QOSUnit, NiceFirst: s.NiceFirst, NiceCount: s.NiceCount}
+		slots[i] = Slot{
+			QOSUnit: s.QOSUnit, NiceFirst: s.NiceFirst, NiceCount: s.NiceCount,
+			UnallocatedBase: s.UnallocatedBase, Unallocated: s.Unallocated,
+		}
 	}
 	return nil
 }
@@ -381,7 +384,7 @@ func (e *Engine) install(s *Snapshot, covers bool) {
 	if e.snapshot == nil || e.snapshot.Ledger != s.Ledger || e.snapshot.Policy != s.Policy {
 		e.wanted.Store(true)
 	}
-	e.snapshot, e.window, e.owners.judge = s, w, judge{roles, termsOf(s.Policy)}
+	e.snapshot, e.window, e.owners.judge = s, w, newJudge(roles, termsOf(s.Policy))
 	e.demand.resize(s.Policy.Bucket)
 	e.settle()
 	if covers {

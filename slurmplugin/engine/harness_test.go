@@ -63,6 +63,8 @@ type host struct {
 	// depend on (Age is when that began to count), and the last table.
 	inputs map[uint32]*fairshare.Job
 	table  *fairshare.Table
+	// What it says of jobs that ask to be unallocated.
+	unallocated UnallocatedKinds
 }
 
 // newHost is a host on a database, in an empty folder.
@@ -245,7 +247,9 @@ func (h *host) tableOf(t *Table) *fairshare.Table {
 	w := &t.Weights
 	slots := []fairshare.Slot(nil)
 	for _, s := range array(t.Slots, t.SlotCount) {
-		slots = append(slots, fairshare.Slot{QOSUnit: s.QOSUnit, NiceFirst: s.NiceFirst, NiceCount: s.NiceCount})
+		slots = append(slots, fairshare.Slot{
+			QOSUnit: s.QOSUnit, NiceFirst: s.NiceFirst, NiceCount: s.NiceCount, UnallocatedBase: s.UnallocatedBase, Unallocated: s.Unallocated,
+		})
 	}
 	table := &fairshare.Table{
 		Packed: t.Packed != 0, Size: fairshare.ClusterSize{Nodes: t.Nodes, CPUs: t.CPUs},
@@ -257,6 +261,7 @@ func (h *host) tableOf(t *Table) *fairshare.Table {
 		QOS: array(t.QOS, t.QOSCount), Nice: array(t.Nice, t.NiceCount), Slots: slots, Unknown: rowOf(t.Unknown),
 	}
 	require.Equal(h.t, h.engine.generation, w.Generation)
+	h.unallocated = t.Unallocated
 	return table
 }
 
@@ -272,6 +277,7 @@ func (h *host) score(j *Job) fairshare.Factors {
 		in.Age = max(0, h.now.Unix()-in.Age) // when it began to count
 	}
 	in.QOSPriority, in.Nice = j.QOSPriority, j.Nice
+	in.Unallocated = h.unallocated.Include(j.MinRuntime)
 	owner := []Assoc{{ID: j.AssocID, UserID: j.UserID, Account: j.Account, User: j.User}}
 	h.engine.Standings(owner)
 	var f, want fairshare.Factors

@@ -21,8 +21,10 @@ type owner struct {
 	runningJobs, runningGPUs int64
 	waited                   int64 // GPUs waited for, from the pass before to this one
 
-	seenIn uint64             // the pass that nice is of
-	nice   fairshare.SeenNice // where the account's nice values are noted
+	// Where the account's nice values are noted, and those of jobs that ask to be
+	// unallocated, with the passes that they are of.
+	seenIn, unallocatedIn uint64
+	nice, unallocated     fairshare.SeenNice
 
 	account, user string
 	demand        *accountDemand
@@ -42,7 +44,7 @@ type owners struct {
 }
 
 func newOwners(d *demand) *owners {
-	return &owners{demand: d, byName: make(map[ownerName]*owner)}
+	return &owners{demand: d, byName: make(map[ownerName]*owner), judge: judge{unallocated: UnallocatedZero}}
 }
 
 // assocOwners are owners by association. slurmdbd numbers associations from 1.
@@ -129,6 +131,27 @@ func (o *owners) add(name ownerName) *owner {
 type judge struct {
 	standing *fairshare.Ranking // the latest; nil as long as there is no snapshot
 	terms    fairshare.Terms    // of the snapshot
+	// unallocated are the jobs that are unallocated whatever their account has.
+	unallocated UnallocatedKinds
+}
+
+func newJudge(standing *fairshare.Ranking, terms fairshare.Terms) judge {
+	return judge{standing, terms, unallocatedBy(terms)}
+}
+
+// note notes the priority that a job of the owner declares.
+func (o *owner) note(seen *fairshare.Seen, pass uint64, j *Job, unallocated bool) {
+	if unallocated {
+		if o.unallocatedIn != pass {
+			o.unallocatedIn, o.unallocated = pass, seen.OfUnallocated(o.account)
+		}
+		seen.AddDeclared(o.unallocated, j.QOSPriority, j.Nice)
+		return
+	}
+	if o.seenIn != pass {
+		o.seenIn, o.nice = pass, seen.Of(o.account)
+	}
+	seen.AddDeclared(o.nice, j.QOSPriority, j.Nice)
 }
 
 // knows tells whether there is anything to judge by.

@@ -91,6 +91,15 @@ func (a askedTerms) promise(by fairshare.Terms, allocated bool) time.Duration {
 	return max(0, whole-a.served)
 }
 
+// byRequest tells whether the run is unallocated by what its job asked for, as
+// far as anybody knows.
+func (r *run) byRequest() bool {
+	if !r.decided || r.MinRuntime == nil {
+		return r.terms.asked == 0
+	}
+	return !r.Allocated && *r.MinRuntime == 0
+}
+
 // see takes over what j shows of the run while it lasts.
 func (r *run) see(j *Job, now fairshare.Instant) {
 	r.seen(now)

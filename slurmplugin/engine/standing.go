@@ -70,7 +70,7 @@ func describe(from *fairshare.Table, generation uint64, to *Table) {
 	as.Age, as.Assoc, as.Fairshare, as.JobSize, as.Partition, as.QOS = w.Age, w.Assoc, w.Fairshare, w.JobSize, w.Partition, w.QOS
 	as.MaxAge, as.Flags, as.FavorSmall, as.Damping = w.MaxAge, uint32(w.Flags), truth(w.FavorSmall), w.Damping
 	as.TRESCount = fairshare.Length(w.TRES)
-	to.Nodes, to.CPUs, to.Packed = from.Size.Nodes, from.Size.CPUs, truth(from.Packed)
+	to.Nodes, to.CPUs, to.Packed, to.Unallocated = from.Size.Nodes, from.Size.CPUs, truth(from.Packed), 0
 	to.QOSCount, to.NiceCount, to.SlotCount = fairshare.Length(from.QOS), fairshare.Length(from.Nice), fairshare.Length(from.Slots)
 	to.RestSteps, to.RestScale, to.SiteLow = from.RestSteps, from.RestScale, from.SiteLow
 	to.Unknown = placeOf(from.Unknown)

@@ -11,6 +11,7 @@ import (
 
 	"gpubudget/budgets"
 	"gpubudget/fairshare"
+	"gpubudget/slurmplugin/shimtest"
 	"gpubudget/usage"
 )
 
@@ -192,4 +193,83 @@ func TestAJobThatAsksForTooMuchIsToldOfOnce(t *testing.T) {
 	require.Equal(t, 11, h.logged("minimum runtime"))
 	require.Equal(t, 1, h.logged("5 other jobs ask for more than that as well"))
 	h.stop()
+}
+
+// Kinds of jobs in C and in Go, by terms.
+func TestUnallocatedKinds(t *testing.T) {
+	for _, terms := range []fairshare.Terms{
+		usualTerms, {}, {Default: time.Hour}, {Cap: time.Hour}, {Default: time.Second, Cap: time.Second},
+	} {
+		kinds := unallocatedBy(terms)
+		for _, asked := range []int64{-1, 0, 1, 3600} {
+			want := terms.Unallocated((&Job{MinRuntime: asked}).asked())
+			require.Equal(t, want, kinds.Include(asked))
+			require.Equal(t, want, shimtest.Unallocated(uint32(kinds), asked))
+		}
+	}
+}
+
+// Whoever asks for no minimum runtime comes after all that are allocated, in
+// either mode, also at once when he submits; so do all who say nothing if the
+// policy says so.
+func TestUnallocatedJobsComeLast(t *testing.T) {
+	for _, mode := range []string{budgets.Strict, budgets.Additive} {
+		t.Run(mode, func(t *testing.T) {
+			h := warm(t)
+			set := func(setting, value string) {
+				_, err := budgets.NewStore(h.pool).SetPolicy(context.Background(), "titan", setting, value, budgets.Note{Actor: "t", From: begin})
+				require.NoError(t, err)
+				require.NoError(t, h.exchange())
+			}
+			set(budgets.Mode, mode)
+			zero := func(j *Job, _ *fairshare.Job) { j.MinRuntime = 0 }
+			jobs := []Job{
+				h.pending(1, "bio", "carol", zero), // bio is ahead of physics
+				h.pending(2, "bio", "carol", nil), h.pending(3, "physics", "alice", func(j *Job, _ *fairshare.Job) { j.MinRuntime = 60 }),
+			}
+			require.Equal(t, []uint32{2, 3, 1}, order(h.pass(jobs...)))
+			require.Zero(t, h.score(&jobs[0]).Fairshare)
+
+			priorities := h.pass(jobs[1:]...)
+			priorities[1] = h.score(&jobs[0]).Priority
+			require.Equal(t, []uint32{2, 3, 1}, order(priorities), "between two passes, and none of its kind was there")
+
+			set(budgets.MinRuntime, "0s")
+			require.Equal(t, uint32(3), order(h.pass(jobs...))[0], "it alone asks for any")
+			h.stop()
+		})
+	}
+}
+
+// By Slurm's shares nothing is unallocated.
+func TestSlurmsSharesKnowNoMinimumRuntime(t *testing.T) {
+	h := warm(t)
+	h.configure(h.dsn, "Shares=slurm")
+	h.engine.refresher.reconfigure()
+	require.NoError(t, h.exchange())
+	h.pass(h.pending(1, "bio", "carol", func(j *Job, _ *fairshare.Job) { j.MinRuntime = 0 }))
+	require.Zero(t, h.unallocated)
+	h.stop()
+}
+
+// What asks to be unallocated is owed nothing, while it waits and while it runs.
+func TestUnallocatedJobsAreNoDemand(t *testing.T) {
+	l := newLab()
+	l.fund()
+	l.lookAll(0)
+	j := l.slurm.submit("physics", "alice", 1, 4)
+	j.asked = 0
+	l.lookAll(7)
+	l.lookAll(7)
+	l.slurm.start(j)
+	l.lookAll(8)
+	l.lookAll(8)
+	l.slurm.complete(j, Complete)
+	l.lookAll(1)
+	l.requireAsked(t, 0, 0)
+	require.Equal(t, []usage.Queue(nil), l.owners.queue())
+	l.slurm.submit("physics", "alice", 1, 4)
+	l.lookAll(1)
+	l.lookAll(1)
+	l.requireAsked(t, 2*4, 0)
 }

@@ -457,8 +457,8 @@ func (t *tracker) countPending(rec *job, j *Job, known bool) {
 	from := t.previous
 	demands := j.State == Pending && j.Has(Demands)
 	switch {
-	case t.previous == 0 || j.GPUs == 0:
-		return
+	case t.previous == 0 || j.GPUs == 0 || t.owners.unallocated.Include(j.MinRuntime):
+		return // what is unallocated is owed nothing
 	case rec.demanding && demands: // by far the most
 		t.owners.count(rec.owner)
 		rec.owner.waited += j.gpus() * int64(j.DemandTasks)
@@ -492,7 +492,7 @@ func (t *tracker) countRunning(rec *job, j *Job) {
 	if !r.Open() {
 		until = fairshare.At(*r.EndedAt)
 	}
-	if j.State != Suspended && until > r.counted {
+	if j.State != Suspended && until > r.counted && !r.byRequest() {
 		t.demand.running(rec.owner.demand, r.GPUs, r.counted, until)
 	}
 	r.counted = max(r.counted, until)

@@ -357,7 +357,7 @@ func TestTheTailIsSummedUp(t *testing.T) {
 func (l *lab) fund() {
 	s := someSnapshot()
 	w := fairshare.Lookback(l.instant(), time.Hour)
-	l.owners.terms = usualTerms
+	l.owners.judge = newJudge(nil, usualTerms)
 	l.owners.standing = fairshare.Rank(fairshare.Input{Budget: s.Budget, Window: w})
 }
 

@@ -149,6 +149,8 @@ func tableLayout() []place {
 		{"gpub_slot.qos_unit", unsafe.Offsetof(cs.qos_unit), unsafe.Offsetof(gs.QOSUnit)},
 		{"gpub_slot.nice_first", unsafe.Offsetof(cs.nice_first), unsafe.Offsetof(gs.NiceFirst)},
 		{"gpub_slot.nice_count", unsafe.Offsetof(cs.nice_count), unsafe.Offsetof(gs.NiceCount)},
+		{"gpub_slot.unallocated_base", unsafe.Offsetof(cs.unallocated_base), unsafe.Offsetof(gs.UnallocatedBase)},
+		{"gpub_slot.unallocated", unsafe.Offsetof(cs.unallocated), unsafe.Offsetof(gs.Unallocated)},
 
 		{"sizeof gpub_place", unsafe.Sizeof(cp), unsafe.Sizeof(gp)},
 		{"gpub_place.fairshare", unsafe.Offsetof(cp.fairshare), unsafe.Offsetof(gp.Fairshare)},
@@ -174,6 +176,7 @@ func tableLayout() []place {
 		{"gpub_table.nodes", unsafe.Offsetof(ct.nodes), unsafe.Offsetof(gt.Nodes)},
 		{"gpub_table.cpus", unsafe.Offsetof(ct.cpus), unsafe.Offsetof(gt.CPUs)},
 		{"gpub_table.packed", unsafe.Offsetof(ct.packed), unsafe.Offsetof(gt.Packed)},
+		{"gpub_table.unallocated", unsafe.Offsetof(ct.unallocated), unsafe.Offsetof(gt.Unallocated)},
 		{"gpub_table.qos_count", unsafe.Offsetof(ct.qos_count), unsafe.Offsetof(gt.QOSCount)},
 		{"gpub_table.nice_count", unsafe.Offsetof(ct.nice_count), unsafe.Offsetof(gt.NiceCount)},
 		{"gpub_table.slot_count", unsafe.Offsetof(ct.slot_count), unsafe.Offsetof(gt.SlotCount)},

@@ -108,8 +108,8 @@ static void read_size(const job_record_t *job, struct score_job *out)
 }
 
 /* What has no weight isn't looked at: it costs a look at memory. */
-bool read_inputs(const struct settings *settings, struct arena *arena, const job_record_t *job, time_t now,
-		 struct score_job *out)
+bool read_inputs(const struct settings *settings, struct arena *arena, const job_record_t *job, int64_t min_runtime,
+		 time_t now, struct score_job *out)
 {
 	const struct gpub_weights *weights = &settings->weights;
 	const slurmdb_assoc_rec_t *assoc = job->assoc_ptr;
@@ -119,6 +119,7 @@ bool read_inputs(const struct settings *settings, struct arena *arena, const job
 		.age = age(job->details, weights->flags, now),
 		.nice = (int64_t)(job->details ? job->details->nice : NICE_OFFSET) - NICE_OFFSET,
 		.site = (int64_t)job->site_factor - NICE_OFFSET,
+		.min_runtime = min_runtime,
 		.partition = weights->partition ? part_factor(job->part_ptr, weights->flags) : 0,
 	};
 	if (weights->job_size)

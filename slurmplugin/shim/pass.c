@@ -182,7 +182,7 @@ static bool enqueue(struct pass *pass, job_record_t *job, const struct gpub_job 
 	c->priority = job->priority;
 	c->stored = stored_print(job, pass->settings);
 	c->read = inputs_print(job);
-	if (!read_inputs(pass->settings, &arena, job, pass->now, &c->in) ||
+	if (!read_inputs(pass->settings, &arena, job, sighting->min_runtime, pass->now, &c->in) ||
 	    (c->owner = owner_of(pass, job, sighting)) == OWNERS_NONE)
 		return false;
 	if (sighting->state == GPUB_PENDING)

@@ -88,7 +88,29 @@ static double size_factor(const struct gpub_table *table, const struct score_job
 	return table->weights.favor_small ? 1 - size : size;
 }
 
+bool score_unallocated(const struct gpub_table *table, int64_t min_runtime)
+{
+	uint32_t kind = GPUB_UNALLOCATED_ASKED;
+
+	if (min_runtime < 0)
+		kind = GPUB_UNALLOCATED_UNSAID;
+	else if (!min_runtime)
+		kind = GPUB_UNALLOCATED_ZERO;
+	return table->unallocated & kind;
+}
+
 /* ---- packed: fairshare.Strict ---- */
+
+static const struct gpub_slot *slot_of(const struct gpub_table *table, uint32_t slot)
+{
+	return &table->slots[slot < table->slot_count ? slot : 0];
+}
+
+bool score_elsewhere(const struct gpub_table *table, const struct gpub_place *place, int64_t min_runtime)
+{
+	return table->packed && score_unallocated(table, min_runtime) &&
+	       slot_of(table, place->slot)->unallocated != place->slot;
+}
 
 /* A value's amount: that of the last rise that begins no later. */
 static int64_t amount(const struct gpub_rise *rises, uint32_t count, int64_t value)
@@ -150,13 +172,19 @@ static int64_t rest_in(const struct gpub_table *table, const struct score_part *
 static void pack(const struct gpub_table *table, const struct gpub_place *place, const struct score_job *job,
 		 struct score *out)
 {
-	const struct gpub_slot *slot = &table->slots[place->slot < table->slot_count ? place->slot : 0];
-	int64_t qos = amount(table->qos, table->qos_count, job->qos_priority) * slot->qos_unit, above;
+	const struct gpub_slot *slot = slot_of(table, place->slot);
+	int64_t qos = 0, above;
 
 	out->fairshare = place->fairshare;
+	if (score_elsewhere(table, place, job->min_runtime)) {
+		out->fairshare = 0;
+		qos = slot->unallocated_base;
+		slot = slot_of(table, slot->unallocated);
+	}
+	qos += amount(table->qos, table->qos_count, job->qos_priority) * slot->qos_unit;
 	out->qos = (double)qos;
 	out->nice = amount(table->nice + slot->nice_first, slot->nice_count, job->nice);
-	above = (int64_t)place->fairshare + qos - out->nice;
+	above = (int64_t)out->fairshare + qos - out->nice;
 	out->priority = (uint32_t)(above + rest(table, job, out));
 	for (uint32_t i = 0; i < job->parts_count; i++)
 		job->parts[i].priority = (uint32_t)(above + rest_in(table, &job->parts[i], out));
@@ -204,7 +232,7 @@ static void add_up(const struct gpub_table *table, const struct gpub_place *plac
 
 	out->age = (double)w->age * age_factor(table, job->age);
 	out->assoc = weigh(w->assoc, job->assoc);
-	out->fairshare = place->fairshare;
+	out->fairshare = score_unallocated(table, job->min_runtime) ? 0 : place->fairshare;
 	out->job_size = (double)w->job_size * size_factor(table, job);
 	out->qos = weigh(w->qos, job->qos);
 	out->site = job->site;

@@ -6,6 +6,7 @@
 #ifndef GPUBUDGET_SCORE_H
 #define GPUBUDGET_SCORE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "../bridge.h"
@@ -21,6 +22,7 @@ struct score_part {
 struct score_job {
 	int64_t age;           /* seconds since age began to count, -1 if it hasn't */
 	int64_t nice, site;    /* without NICE_OFFSET */
+	int64_t min_runtime;   /* seconds that it asks for, -1 if it says nothing */
 	double assoc, qos;     /* factors, normalised unless NO_NORMAL_ASSOC and so on */
 	double partition;
 	uint32_t qos_priority; /* raw */
@@ -40,6 +42,12 @@ struct score {
 	double *tres;      /* caller's array of tres_count, NULL if no weights */
 	uint32_t priority; /* the sum; at least 1 */
 };
+
+/* Is a job unallocated that asks for this minimum runtime? */
+bool score_unallocated(const struct gpub_table *table, int64_t min_runtime);
+
+/* Does it stand elsewhere than its account's other jobs? */
+bool score_elsewhere(const struct gpub_table *table, const struct gpub_place *place, int64_t min_runtime);
 
 /* Fills all of out but the pointer, and the parts' priorities. */
 void score_job(const struct gpub_table *table, const struct gpub_place *place, const struct score_job *job,

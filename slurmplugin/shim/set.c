@@ -13,10 +13,20 @@ static uint32_t fallback(const job_record_t *job)
 	return job->priority ? job->priority : 1;
 }
 
+/* If none of the account's jobs that pended was unallocated, there is no place for
+ * them yet. */
+static void want_place(const struct gpub_table *numbers, const struct gpub_place *place, int64_t min_runtime)
+{
+	if (score_elsewhere(numbers, place, min_runtime) && place->slot < numbers->slot_count && !numbers->slots[place->slot].unallocated)
+		pass_want();
+}
+
 /* The settings that the table was made by, though there may be others by now. */
 static uint32_t work_out(job_record_t *job, const struct table *table)
 {
 	assoc_mgr_lock_t locks = { .assoc = READ_LOCK, .qos = READ_LOCK };
+	time_t now = time(NULL);
+	int64_t min_runtime = min_runtime_asked(job, now);
 	struct gpub_place place;
 	struct score_job in;
 	struct score out;
@@ -24,7 +34,7 @@ static uint32_t work_out(job_record_t *job, const struct table *table)
 	bool ok;
 
 	assoc_mgr_lock(&locks);
-	ok = read_inputs(table->settings, &arena, job, time(NULL), &in);
+	ok = read_inputs(table->settings, &arena, job, min_runtime, now, &in);
 	place = *table_place_of(table, job);
 	assoc_mgr_unlock(&locks);
 	ok = ok && prepare_score(table->settings, &arena, &out);
@@ -33,6 +43,7 @@ static uint32_t work_out(job_record_t *job, const struct table *table)
 		      job->job_id);
 	if (!ok)
 		return fallback(job);
+	want_place(&table->numbers, &place, min_runtime);
 	score_job(&table->numbers, &place, &in, &out);
 	store_score(job, &in, &out, table->settings);
 	return out.priority;

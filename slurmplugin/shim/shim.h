@@ -136,9 +136,10 @@ void fetch_sighting_more(const job_record_t *job);
 /* inputs.c: what the priority of a job depends on. Needs the same locks. */
 /* Is this job's priority ours to set? */
 bool job_wants_priority(const job_record_t *job, uint32_t flags);
-/* Takes memory from the arena; false if there is none. */
-bool read_inputs(const struct settings *settings, struct arena *arena, const job_record_t *job, time_t now,
-		 struct score_job *out);
+/* min_runtime is min_runtime_asked of the job. Takes memory from the arena; false
+ * if there is none. */
+bool read_inputs(const struct settings *settings, struct arena *arena, const job_record_t *job, int64_t min_runtime,
+		 time_t now, struct score_job *out);
 /* A number that tells whose the job is, and its QOS, nice and site values and
  * partitions, in their order: it changes with any of these. The job lock does. */
 uint64_t inputs_print(const job_record_t *job);

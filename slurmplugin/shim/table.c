@@ -74,7 +74,8 @@ static bool sound(const struct gpub_table *t)
 		return false;
 	for (uint32_t i = 0; i < t->slot_count; i++)
 		if (!t->slots[i].nice_count || t->slots[i].nice_first > t->nice_count ||
-		    t->slots[i].nice_count > t->nice_count - t->slots[i].nice_first)
+		    t->slots[i].nice_count > t->nice_count - t->slots[i].nice_first ||
+		    t->slots[i].unallocated >= t->slot_count)
 			return false;
 	return true;
 }

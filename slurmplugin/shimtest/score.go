@@ -33,13 +33,15 @@ func Score(t *fairshare.Table, row fairshare.Row, job *fairshare.Job, f *fairsha
 		},
 		nodes: C.uint32_t(t.Size.Nodes), cpus: C.uint32_t(t.Size.CPUs), packed: truth(t.Packed),
 		qos_count: C.uint32_t(len(t.QOS)), nice_count: C.uint32_t(len(t.Nice)), slot_count: C.uint32_t(len(t.Slots)),
-		rest_steps: C.int64_t(t.RestSteps), rest_scale: C.double(t.RestScale), site_low: C.int64_t(t.SiteLow),
+		unallocated: C.GPUB_UNALLOCATED_ZERO,
+		rest_steps:  C.int64_t(t.RestSteps), rest_scale: C.double(t.RestScale), site_low: C.int64_t(t.SiteLow),
 		unknown: place(t.Unknown), qos: rises(&pins, t.QOS), nice: rises(&pins, t.Nice),
 	}
 	slots := make([]C.struct_gpub_slot, 0, len(t.Slots))
 	for _, s := range t.Slots {
 		slots = append(slots, C.struct_gpub_slot{
-			qos_unit: C.int64_t(s.QOSUnit), nice_first: C.uint32_t(s.NiceFirst), nice_count: C.uint32_t(s.NiceCount)})
+			qos_unit: C.int64_t(s.QOSUnit), nice_first: C.uint32_t(s.NiceFirst), nice_count: C.uint32_t(s.NiceCount),
+			unallocated: C.uint32_t(s.Unallocated), unallocated_base: C.int64_t(s.UnallocatedBase)})
 	}
 	if len(slots) > 0 {
 		pins.Pin(&slots[0])
@@ -54,6 +56,9 @@ func Score(t *fairshare.Table, row fairshare.Row, job *fairshare.Job, f *fairsha
 		assoc: C.double(job.AssocFactor), qos: C.double(job.QOSFactor), partition: C.double(job.PartitionFactor),
 		qos_priority: C.uint32_t(job.QOSPriority), cpus: C.uint32_t(job.CPUs), min_nodes: C.uint32_t(job.MinNodes),
 		time_limit: C.uint32_t(job.TimeLimit), tres: array(&pins, fit(job.TRES, len(w.TRES))), parts_count: C.uint32_t(len(parts)),
+	}
+	if !job.Unallocated {
+		in.min_runtime = -1
 	}
 	if len(parts) > 0 {
 		pins.Pin(&parts[0])
@@ -85,6 +90,13 @@ func truth(b bool) C.uint32_t {
 
 func place(r fairshare.Row) C.struct_gpub_place {
 	return C.struct_gpub_place{fairshare: C.double(r.Fairshare), slot: C.uint32_t(r.Slot)}
+}
+
+// Unallocated has C tell whether a job is unallocated that asks for so many seconds
+// of minimum runtime, by bits of enum gpub_unallocated.
+func Unallocated(bits uint32, minRuntime int64) bool {
+	table := C.struct_gpub_table{unallocated: C.uint32_t(bits)}
+	return bool(C.score_unallocated(&table, C.int64_t(minRuntime)))
 }
 
 // fit is x in the length that C takes it to have; nil stays nil.
