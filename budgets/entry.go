@@ -28,10 +28,11 @@ const (
 	Transfer     Kind = "transfer"       // Account (giving), Receiver, Amount
 	Refund       Kind = "refund"         // Account, User, Amount, Job, JobStart
 	PolicySet    Kind = "policy_set"     // Setting, Value
+	WeightSet    Kind = "weight_set"     // GPUType, Weight
 )
 
 // Kinds are all kinds there are.
-var Kinds = []Kind{AccountAdd, AccountMove, AccountClose, ShareSet, UserAdd, UserRemove, UserShareSet, Deposit, Transfer, Refund, PolicySet}
+var Kinds = []Kind{AccountAdd, AccountMove, AccountClose, ShareSet, UserAdd, UserRemove, UserShareSet, Deposit, Transfer, Refund, PolicySet, WeightSet}
 
 // Entry is one line of a cluster's ledger.
 type Entry struct {
@@ -53,8 +54,10 @@ type Entry struct {
 	Amount     fairshare.GPUMillis
 	Setting    string
 	Value      string
-	Job        uint32    // of a refund
-	JobStart   time.Time // with Job, the run that is refunded
+	Job        uint32            // of a refund
+	JobStart   time.Time         // with Job, the run that is refunded
+	GPUType    string            // in lower case; fairshare.OtherTypes: of all others
+	Weight     *fairshare.Weight // fairshare.DefaultWeight takes back what was said
 
 	// Repeated is set on what a write returns if the entry was there already,
 	// under the same key, and nothing was written.
@@ -63,13 +66,15 @@ type Entry struct {
 
 const entryColumns = `cluster, seq, recorded_at, kind, actor, why, coalesce(key, ''), db_role, effective_from, effective_until,
 	coalesce(account, ''), coalesce(parent, ''), coalesce(receiver, ''), coalesce(user_name, ''), share,
-	coalesce(amount, 0), coalesce(setting, ''), coalesce(value, ''), coalesce(job_id, 0), job_started_at`
+	coalesce(amount, 0), coalesce(setting, ''), coalesce(value, ''), coalesce(job_id, 0), job_started_at,
+	coalesce(gpu_type, ''), CASE WHEN kind = 'weight_set' THEN coalesce(weight, -1) END`
 
 func scanEntry(row pgx.CollectableRow) (Entry, error) {
 	var e Entry
 	var started *time.Time
 	err := row.Scan(&e.Cluster, &e.Seq, &e.RecordedAt, &e.Kind, &e.Actor, &e.Why, &e.Key, &e.Role, &e.From, &e.Until,
-		&e.Account, &e.Parent, &e.Receiver, &e.User, &e.Share, &e.Amount, &e.Setting, &e.Value, &e.Job, &started)
+		&e.Account, &e.Parent, &e.Receiver, &e.User, &e.Share, &e.Amount, &e.Setting, &e.Value, &e.Job, &started,
+		&e.GPUType, &e.Weight)
 	e.RecordedAt, e.From = e.RecordedAt.UTC(), e.From.UTC()
 	if e.Until != nil {
 		*e.Until = e.Until.UTC()
@@ -87,6 +92,7 @@ func (e *Entry) note(n Note) {
 	e.Account = strings.ToLower(e.Account)
 	e.Parent = strings.ToLower(e.Parent)
 	e.Receiver = strings.ToLower(e.Receiver)
+	e.GPUType = strings.ToLower(e.GPUType)
 }
 
 // isGrant tells whether the entry gives GPU time, be it back.

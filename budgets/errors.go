@@ -251,6 +251,16 @@ func (e *InvalidShareError) Error() string {
 		float64(e.Share)/float64(fairshare.Whole/100))
 }
 
+// InvalidWeightError is a weight that a GPU can't have.
+type InvalidWeightError struct {
+	GPUType string
+	Weight  fairshare.Weight
+}
+
+func (e *InvalidWeightError) Error() string {
+	return fmt.Sprintf("a weight of %s can't be given to %s: from 0 to %s", amount.Weight(e.Weight), e.GPUType, amount.Weight(fairshare.MaxWeight))
+}
+
 // InvalidNameError is a name that can't be one.
 type InvalidNameError struct{ What, Name, Reason string }
 

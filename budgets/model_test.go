@@ -208,7 +208,7 @@ func drawEntry(t *rapid.T, cluster string) budgets.Entry {
 		fallthrough
 	case budgets.Deposit:
 		e.Amount = fairshare.GPUMillis(rapid.Int64Range(1, 1e9).Draw(t, "amount"))
-	case budgets.AccountClose, budgets.PolicySet, budgets.Refund:
+	case budgets.AccountClose, budgets.PolicySet, budgets.Refund, budgets.WeightSet:
 	}
 	return e
 }
@@ -253,6 +253,8 @@ func write(s *budgets.Store, e budgets.Entry) (budgets.Entry, error) {
 		return s.Refund(ctx, e.Cluster, budgets.Lost{Job: e.Job, Start: e.JobStart, Account: e.Account, User: e.User, Amount: e.Amount}, n)
 	case budgets.PolicySet:
 		return s.SetPolicy(ctx, e.Cluster, e.Setting, e.Value, n)
+	case budgets.WeightSet:
+		return s.SetWeight(ctx, e.Cluster, e.GPUType, *e.Weight, n)
 	}
 	return budgets.Entry{}, fmt.Errorf("kind %q", e.Kind)
 }

@@ -25,16 +25,27 @@ const (
 	MinRuntime    = "min_runtime"     // how long a job that asks for nothing else runs undisturbed: a duration, 0 to 366 days
 	MinRuntimeCap = "min_runtime_cap" // the most that a job can ask for: likewise
 	KeepMeter     = "keep_meter"      // how long the meters' records are kept: a duration, 1 to 3660 days
+	Charge        = "charge"          // what a run that has ended is charged for: occupancy, utilisation or max
 )
 
 // Settings are the names of all settings.
-var Settings = []string{Lookback, Mode, Bucket, Refresh, MinRuntime, MinRuntimeCap, KeepMeter}
+var Settings = []string{Lookback, Mode, Bucket, Refresh, MinRuntime, MinRuntimeCap, KeepMeter, Charge}
 
 // The values of the setting Mode.
 const (
 	Strict   = "strict"
 	Additive = "additive"
 )
+
+// The values of the setting Charge.
+const (
+	Occupancy   = "occupancy"   // what was held
+	Utilisation = "utilisation" // of that, what was at work where meters know
+	Max         = "max"         // the greater of what was held and what was at work
+)
+
+// words are the settings whose value is one of some words.
+var words = map[string][]string{Mode: {Strict, Additive}, Charge: {Occupancy, Utilisation, Max}}
 
 // Policy is a cluster's settings at an instant.
 type Policy struct { //nolint:recvcheck // set fills in what others only read
@@ -48,12 +59,15 @@ type Policy struct { //nolint:recvcheck // set fills in what others only read
 	// KeepMeter is how long the meters' records are kept. The lookback window
 	// need not fit into it: charges don't come from them.
 	KeepMeter time.Duration
+	// Charge is what runs are charged for that end now.
+	Charge string
 }
 
 // DefaultPolicy is what is in force where the ledger says nothing.
 var DefaultPolicy = Policy{
 	Lookback: 7 * 24 * time.Hour, Mode: Strict, Bucket: time.Hour, Refresh: 30 * time.Second,
 	MinRuntime: time.Hour, MinRuntimeCap: 8 * time.Hour, KeepMeter: 35 * 24 * time.Hour,
+	Charge: Occupancy,
 }
 
 // Policy is the cluster's policy at an instant.
@@ -98,14 +112,20 @@ func (p Policy) Value(setting string) string {
 		return formatDuration(p.MinRuntimeCap)
 	case KeepMeter:
 		return formatDuration(p.KeepMeter)
+	case Charge:
+		return p.Charge
 	}
 	return ""
 }
 
 // set takes over a value as the ledger stores it.
 func (p *Policy) set(setting, value string) error {
-	if setting == Mode {
+	switch setting {
+	case Mode:
 		p.Mode = value
+		return nil
+	case Charge:
+		p.Charge = value
 		return nil
 	}
 	d, err := time.ParseDuration(value)
@@ -156,11 +176,12 @@ func canonicalPolicy(setting, value string) (string, string, error) {
 		problem.Reason = "there is no such setting, only " + strings.Join(Settings, ", ")
 		return "", "", problem
 	}
-	if setting == Mode {
-		if value == Strict || value == Additive {
+	if known := words[setting]; known != nil {
+		if slices.Contains(known, value) {
 			return setting, value, nil
 		}
-		problem.Reason = fmt.Sprintf("must be %s or %s", Strict, Additive)
+		last := len(known) - 1
+		problem.Reason = fmt.Sprintf("must be %s or %s", strings.Join(known[:last], ", "), known[last])
 		return "", "", problem
 	}
 	seconds, err := parseSeconds(value)

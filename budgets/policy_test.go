@@ -33,7 +33,7 @@ func TestPolicyHasDefaultsAndAHistory(t *testing.T) {
 
 	want := budgets.Policy{
 		Lookback: 36 * time.Hour, Mode: "additive", Bucket: 15 * time.Minute, Refresh: 5 * time.Second,
-		MinRuntime: 2 * time.Hour, MinRuntimeCap: 8 * time.Hour, KeepMeter: 35 * 24 * time.Hour,
+		MinRuntime: 2 * time.Hour, MinRuntimeCap: 8 * time.Hour, KeepMeter: 35 * 24 * time.Hour, Charge: budgets.Occupancy,
 	}
 	require.Equal(t, want, at(3))
 	want.Lookback, want.Refresh, want.MinRuntimeCap = 3*time.Minute, 30*time.Second, time.Hour

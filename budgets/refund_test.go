@@ -32,8 +32,7 @@ func ran(t *testing.T, pool *pgxpool.Pool, job uint32, changes ...func(*usage.Ru
 }
 
 func lostAll(r usage.Run) (budgets.Lost, budgets.Note) {
-	c := r.Charge(*r.EndedAt)
-	return budgets.Lost{Job: r.JobID, Start: r.StartedAt, Account: r.Account, User: r.User, Amount: c.Amount}, until(r.StartedAt, *r.EndedAt)
+	return budgets.Lost{Job: r.JobID, Start: r.StartedAt, Account: r.Account, User: r.User, Amount: r.Charged(*r.EndedAt)}, until(r.StartedAt, *r.EndedAt)
 }
 
 func TestRefund(t *testing.T) {

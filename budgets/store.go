@@ -186,6 +186,14 @@ func (s *Store) SetPolicy(ctx context.Context, cluster, setting, value string, n
 	return s.write(ctx, n, Entry{Cluster: cluster, Kind: PolicySet, Setting: setting, Value: value})
 }
 
+// SetWeight sets what a GPU of a type counts for, from 0 to fairshare.MaxWeight;
+// fairshare.DefaultWeight takes back what was said of it. The type is one of
+// Slurm's, a MIG profile, or fairshare.OtherTypes. All runs that it concerns are
+// charged by it, those that have ended too.
+func (s *Store) SetWeight(ctx context.Context, cluster, gpuType string, weight fairshare.Weight, n Note) (Entry, error) {
+	return s.write(ctx, n, Entry{Cluster: cluster, Kind: WeightSet, GPUType: gpuType, Weight: &weight})
+}
+
 // write adds an entry to the ledger, or finds the one its key has.
 func (s *Store) write(ctx context.Context, n Note, e Entry) (Entry, error) {
 	e.note(n)
@@ -214,12 +222,12 @@ func (s *Store) guarded(ctx context.Context, f func(DB) error) error {
 
 func insert(ctx context.Context, db DB, e Entry) (Entry, error) {
 	const sql = `INSERT INTO gpubudget.ledger (cluster, kind, actor, why, key, effective_from, effective_until,
-			account, parent, receiver, user_name, share, amount, setting, value, job_id, job_started_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+			account, parent, receiver, user_name, share, amount, setting, value, job_id, job_started_at, gpu_type, weight)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, nullif($19::bigint, -1))
 		RETURNING ` + entryColumns
 	rows, err := db.Query(ctx, sql, e.Cluster, e.Kind, e.Actor, e.Why, null(e.Key), null(e.From), e.Until,
 		null(e.Account), null(e.Parent), null(e.Receiver), null(e.User), e.Share, null(e.Amount), null(e.Setting), null(e.Value),
-		null(int64(e.Job)), null(e.JobStart))
+		null(int64(e.Job)), null(e.JobStart), null(e.GPUType), e.Weight)
 	if err != nil {
 		return Entry{}, err
 	}

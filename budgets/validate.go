@@ -41,6 +41,9 @@ func (e *Entry) validate() error {
 	if err := e.validateShare(); err != nil {
 		return err
 	}
+	if e.Weight != nil && *e.Weight != fairshare.DefaultWeight && (*e.Weight < 0 || *e.Weight > fairshare.MaxWeight) {
+		return &InvalidWeightError{GPUType: e.GPUType, Weight: *e.Weight}
+	}
 	if e.isGrant() && (e.Amount < 1 || e.Amount > MaxAmount) {
 		return &InvalidAmountError{Amount: e.Amount}
 	}
@@ -53,6 +56,9 @@ func (e *Entry) validateNames() error {
 	}
 	if e.Kind == PolicySet {
 		return nil
+	}
+	if e.Kind == WeightSet {
+		return validateType(e.GPUType)
 	}
 	if err := validateName("account", e.Account); err != nil {
 		return err
@@ -90,6 +96,17 @@ func validateName(what, name string) error {
 		}
 	}
 	return nil
+}
+
+// validateType accepts what Slurm can name a type of GPUs.
+func validateType(name string) error {
+	if name == fairshare.OtherTypes {
+		return nil
+	}
+	if strings.Contains(name, fairshare.OtherTypes) {
+		return &InvalidNameError{What: "GPU type", Name: name, Reason: "only * alone stands for others"}
+	}
+	return validateName("GPU type", name)
 }
 
 func (e *Entry) validateNote() error {

@@ -223,11 +223,12 @@ type future struct {
 func (x *explainer) future(idle Side, theirs Subject) *future {
 	rec := x.rec
 	f := &future{budget: rec.Budget, now: rec.Window.Until, until: rec.UsedUntil, lookback: rec.Policy.Lookback, ended: slices.Clip(rec.Charged)}
-	for _, r := range rec.Open {
+	for i, r := range rec.Open {
 		switch {
 		case !r.Allocated:
 		case x.covers(idle, Subject{r.Account, r.User}):
-			f.ended = append(f.ended, r.Charge(f.until))
+			charges, _ := usage.Charges(rec.Open[i:i+1], f.until)
+			f.ended = append(f.ended, charges...)
 		default:
 			f.open = append(f.open, r)
 		}

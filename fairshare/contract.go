@@ -44,6 +44,7 @@ func DefaultContract() Contract {
 type Request struct {
 	Account     string
 	GPUs        int64
+	Rate        int64         // what they count for, in millionths of a GPU; 0: as many as there are
 	Allocated   bool          // its minimum runtime isn't 0 and its account is funded
 	MinRuntime  time.Duration // for which it will be protected
 	Waited      time.Duration // since it could have started
@@ -52,7 +53,12 @@ type Request struct {
 }
 
 // Promised is the GPU time for which the request will be protected.
-func (q *Request) Promised() GPUMillis { return gpuTime(q.GPUs, q.MinRuntime) }
+func (q *Request) Promised() GPUMillis {
+	if q.Rate != 0 {
+		return Charged(q.Rate, q.MinRuntime.Milliseconds())
+	}
+	return gpuTime(q.GPUs, q.MinRuntime)
+}
 
 // Occupant is a running job that may have to yield to a request.
 type Occupant struct {

@@ -51,6 +51,9 @@ ALTER TABLE gpubudget.ledger ADD CONSTRAINT ledger_kind_valid CHECK (
             WHEN 'policy_set' THEN
                 num_nulls(setting, value) = 0
                 AND num_nonnulls(account, parent, receiver, user_name, share, amount) = 0
+            WHEN 'weight_set' THEN -- without a weight: as if nothing was said
+                gpu_type IS NOT NULL
+                AND num_nonnulls(account, parent, receiver, user_name, share, amount, setting, value) = 0
             ELSE false
         END
     END);
@@ -67,8 +70,10 @@ CREATE INDEX job_run_failed ON gpubudget.job_run (cluster, ended_at) WHERE end_s
 CREATE FUNCTION gpubudget.run_charge(r gpubudget.job_run, from_t timestamptz, until_t timestamptz) RETURNS bigint
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN gpubudget.run_used(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since, r.gpus, until_t)
-         - gpubudget.run_used(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since, r.gpus, from_t);
+    RETURN gpubudget.run_charged(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since,
+            r.gpus, r.parts, r.rate, r.rate_changes, r.metered_ms, until_t)
+         - gpubudget.run_charged(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since,
+            r.gpus, r.parts, r.rate, r.rate_changes, r.metered_ms, from_t);
 END
 $$;
 -- +goose StatementEnd

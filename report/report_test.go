@@ -237,7 +237,7 @@ func TestOwedInTheHourInWhichAnAccountIsOpened(t *testing.T) {
 	opened, now := hour.Add(52*time.Minute), hour.Add(58*time.Minute)
 	_, err := b.AddAccount(ctx, "new", "a", "root", fairshare.Whole, budgets.Note{Actor: "x", From: opened})
 	require.NoError(t, err)
-	require.NoError(t, u.WriteCapacity(ctx, "new", hour, 16*fairshare.GPU))
+	require.NoError(t, u.WriteCapacity(ctx, "new", hour, fairshare.Holding{GPUs: 16}))
 	require.NoError(t, u.WriteDemand(ctx, "new", "1", []usage.DemandBucket{{
 		Period: usage.Bucket(fairshare.At(hour), time.Hour), Account: "a", SeenAt: now,
 		Pending: 20 * 6 * fairshare.GPUHour / 60, // 20 GPUs since the account was opened
@@ -277,7 +277,7 @@ func TestWhoLeftWasDueSomething(t *testing.T) {
 	ok(b.RemoveUser(ctx, cluster, "root", "ben", day(1)))
 	ok(b.CloseAccount(ctx, cluster, "group", day(2)))
 	ok(b.CloseAccount(ctx, cluster, "gone", day(4)))
-	require.NoError(t, u.WriteCapacity(ctx, cluster, reporttest.Start, 10*fairshare.GPU))
+	require.NoError(t, u.WriteCapacity(ctx, cluster, reporttest.Start, fairshare.Holding{GPUs: 10}))
 	require.NoError(t, u.WriteQueue(ctx, cluster, reporttest.Now, []usage.Queue{
 		{Account: "group", User: "amy", RunningJobs: 1, RunningGPUs: 4, PendingJobs: 1, PendingGPUs: 2},
 		{Account: "ancient", User: "cal", RunningJobs: 1, RunningGPUs: 1},

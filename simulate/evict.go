@@ -207,7 +207,7 @@ func (s *sim) consider(c *candidates, rules *fairshare.Contract, request *fairsh
 			ProtectedUntil: s.instant(sl.protectedUntil), QOSPriority: alike.qos, Preempted: alike.preempted,
 		}
 		if sl.allocated {
-			c.occupant.Ahead = usage.ChargeAhead(int64(sl.gpus), s.p.Lookback)
+			c.occupant.Ahead = usage.ChargeAhead(int64(sl.gpus)*fairshare.Millionths, s.p.Lookback)
 		}
 		c.decision = rules.Decide(s.standing.ranking, s.instant(s.now), request, &c.occupant)
 	}

@@ -155,7 +155,7 @@ func (st *standing) rank(s *sim) (changed bool) {
 			st.ranker.Charge(st.numbers[i], window, fairshare.GPUMillis(used*1000))
 		}
 		if g.gpus != 0 {
-			st.ranker.Ahead(st.numbers[i], usage.ChargeAhead(g.gpus, s.p.Lookback))
+			st.ranker.Ahead(st.numbers[i], usage.ChargeAhead(g.gpus*fairshare.Millionths, s.p.Lookback))
 		}
 	}
 	before := st.ranking

@@ -20,7 +20,7 @@
 
 /* Raised whenever a struct or a call below changes: both sides compare it at
  * start, so that a stale library is refused and not misread. */
-#define GPUB_ABI 5
+#define GPUB_ABI 6
 
 enum gpub_rc { GPUB_OK = 0, GPUB_ERROR = -1, GPUB_PANIC = -2, GPUB_ABI_MISMATCH = -3 };
 
@@ -73,6 +73,8 @@ struct gpub_cluster {
 	uint64_t gpus;             /* GPUs on nodes that can be scheduled (not DOWN, DRAIN, FUTURE, POWERED_DOWN) */
 	uint64_t gpus_configured;  /* GPUs on all nodes */
 	uint32_t qos_priority_max; /* highest QOS priority */
+	const char *gpu_types;     /* how many of gpus are of each type, as "a100:16,h100:8"; those
+				    * without one as ":4"; NULL if none has any */
 };
 
 /* Slurm's base job states, in numbers of our own. */
@@ -121,7 +123,8 @@ struct gpub_job {
 	const char *partition;   /* partition it runs in, or first it pends in */
 	const char *qos;
 	const char *nodes;       /* allocated node list; NULL while pending */
-	const char *gpu_type;    /* of the allocation; NULL if untyped, and while it pends */
+	const char *gpu_type;    /* of the allocation, or asked for; NULL if any. Of several types
+				  * a list of how many of each, as "a100:2,h100:0.5" */
 
 	int64_t submit;
 	int64_t begin;           /* eligible time */
@@ -133,7 +136,8 @@ struct gpub_job {
 	int64_t suspend;         /* last suspend or resume */
 	int64_t suspended;       /* seconds suspended in this run so far; Slurm forgets them when it
 				  * requeues a job, so an ended run keeps the most ever seen */
-	uint64_t gpus;           /* allocated, or asked for (one array task's) */
+	uint64_t gpus;           /* whole ones, allocated or asked for (one array task's) */
+	uint64_t gpu_parts;      /* and parts of GPUs, in millionths: gres/shard and gres/mps */
 	uint32_t demand_tasks;   /* of array_tasks, those that the array's own %N limit lets run now */
 
 	/* what the priorities of others depend on while it pends, and who yields to

@@ -261,10 +261,11 @@ func (r *historyReader) endsAfter(ctx context.Context, at fairshare.Instant) (so
 // pieces reads the runs in buckets.
 func (r *historyReader) pieces(ctx context.Context, places map[fairshare.Period]int, from, until []time.Time) error {
 	rows, err := r.db.Query(ctx, `
-		SELECT p.starts_at, p.ends_at, r.account, r.user_name, r.gpus, r.started_at, r.ended_at, r.suspended_ms, r.suspended_since
+		SELECT p.starts_at, p.ends_at, r.account, r.user_name, r.gpus, r.parts, r.started_at, r.ended_at, r.suspended_ms, r.suspended_since,
+			r.rate, r.rate_changes, r.metered_ms
 		FROM unnest($2::timestamptz[], $3::timestamptz[]) p (starts_at, ends_at), LATERAL (
 			SELECT * FROM gpubudget.job_run r
-			WHERE r.cluster = $1 AND r.ended_at IS NOT NULL AND r.allocated AND r.gpus > 0
+			WHERE r.cluster = $1 AND r.ended_at IS NOT NULL AND r.allocated AND (r.gpus > 0 OR r.parts > 0)
 			  AND r.bucket_ms = gpubudget.unix_ms(p.ends_at) - gpubudget.unix_ms(p.starts_at)
 			  AND tstzrange(r.started_at, r.ended_at) && tstzrange(p.starts_at, p.ends_at)
 			  AND r.started_at < p.ends_at AND r.ended_at > p.starts_at AND r.ended_at > r.started_at
@@ -280,13 +281,18 @@ func (r *historyReader) pieces(ctx context.Context, places map[fairshare.Period]
 		names         = make(map[string]string)
 		account, user = interned{names: names}, interned{names: names}
 		name          []byte
+		counts        rates
 	)
-	columns := []any{&starts, &ends, &account, &user, &run.GPUs, &run.StartedAt, &run.EndedAt, &suspended, &run.SuspendedSince}
+	columns := []any{
+		&starts, &ends, &account, &user, &run.GPUs, &run.Parts, &run.StartedAt, &run.EndedAt, &suspended, &run.SuspendedSince,
+		&counts.first, &counts.changes, &run.Metered,
+	}
 	_, err = pgx.ForEachRow(rows, columns, func() error {
 		run.Suspended = time.Duration(suspended) * time.Millisecond
 		name = append(append(append(name[:0], account.text...), 0), user.text...)
+		run.Rates = counts.since(run.StartedAt)
 		b := &r.h.spans[places[fairshare.Period{From: fairshare.At(starts), Until: fairshare.At(ends)}]]
-		b.pieces = append(b.pieces, run.piece(b.Period, r.h.number(name, len(account.text))))
+		b.cutIn(&run, r.h.number(name, len(account.text)))
 		return nil
 	})
 	if err != nil {
@@ -298,15 +304,19 @@ func (r *historyReader) pieces(ctx context.Context, places map[fairshare.Period]
 	return nil
 }
 
-// piece is an ended run in a bucket. Without suspensions it lies evenly in any
-// part of it.
-func (r Run) piece(bucket fairshare.Period, owner uint32) piece {
-	whole := r.Period(*r.EndedAt)
-	if r.Suspended == 0 && r.SuspendedSince == nil {
-		whole = whole.Intersect(bucket)
-		return piece{owner, whole, fairshare.GPUMillis(whole.Millis() * r.GPUs)}
-	}
-	return piece{owner, whole, r.GPUMillis(*r.EndedAt)}
+// cutIn adds what an ended run is charged in the bucket. What is so much each
+// millisecond lies evenly in any part of it.
+func (s *span) cutIn(r *Run, owner uint32) {
+	r.stretches(r.Period(*r.EndedAt), func(p fairshare.Period, amount fairshare.GPUMillis) {
+		within := p.Intersect(s.Period)
+		if within.Empty() {
+			return
+		}
+		if each := int64(amount) / p.Millis(); int64(amount)%p.Millis() == 0 {
+			p, amount = within, fairshare.GPUMillis(each*within.Millis())
+		}
+		s.pieces = append(s.pieces, piece{owner, p, amount})
+	})
 }
 
 // merge sorts the pieces and puts together those that lie evenly in the same

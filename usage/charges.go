@@ -110,11 +110,13 @@ FROM (
 	  AND NOT EXISTS (SELECT FROM cut WHERE cut.starts_at = b.starts_at AND cut.ends_at = b.ends_at)
 	UNION ALL
 	SELECT p.starts_at, p.ends_at, r.account, r.user_name, r.allocated,
-		sum(gpubudget.run_used(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since, r.gpus, least(r.ended_at, p.ends_at))
-		  - gpubudget.run_used(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since, r.gpus, greatest(r.started_at, p.starts_at)))::bigint
+		sum(gpubudget.run_charged(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since,
+			r.gpus, r.parts, r.rate, r.rate_changes, r.metered_ms, least(r.ended_at, p.ends_at))
+		  - gpubudget.run_charged(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since,
+			r.gpus, r.parts, r.rate, r.rate_changes, r.metered_ms, greatest(r.started_at, p.starts_at)))::bigint
 	FROM part p, LATERAL (
 		SELECT * FROM gpubudget.job_run r
-		WHERE r.cluster = $1 AND r.ended_at IS NOT NULL AND r.gpus > 0 AND r.bucket_ms = p.bucket_ms
+		WHERE r.cluster = $1 AND r.ended_at IS NOT NULL AND (r.gpus > 0 OR r.parts > 0) AND r.bucket_ms = p.bucket_ms
 		  AND tstzrange(r.started_at, r.ended_at) && tstzrange(p.starts_at, p.ends_at)
 		  AND r.started_at < p.ends_at AND r.ended_at > p.starts_at
 		OFFSET 0 -- part by part, by the index: the planner takes the parts for thousands

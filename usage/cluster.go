@@ -13,28 +13,26 @@ import (
 	"gpubudget/fairshare"
 )
 
-// WriteCapacity records how many GPUs could be scheduled from at on. Call it
-// when the number changes and when a recorder starts. Of two values for the
-// same millisecond the greater is kept.
-func (s *Store) WriteCapacity(ctx context.Context, cluster string, at time.Time, gpus fairshare.MilliGPUs) error {
+// WriteCapacity records how many GPUs could be scheduled from at on, by type if
+// they have any. Call it when that changes and when a recorder starts. Of two
+// values for the same millisecond the greater is kept.
+func (s *Store) WriteCapacity(ctx context.Context, cluster string, at time.Time, gpus fairshare.Holding) error {
 	_, err := s.db.Exec(ctx, `
-		INSERT INTO gpubudget.capacity AS c (cluster, since, milli_gpus) VALUES ($1, $2, $3)
-		ON CONFLICT (cluster, since) DO UPDATE SET milli_gpus = greatest(c.milli_gpus, excluded.milli_gpus)`,
-		cluster, stored(at), int64(gpus))
+		INSERT INTO gpubudget.capacity AS c (cluster, since, milli_gpus, types) VALUES ($1, $2, $3, $4)
+		ON CONFLICT (cluster, since) DO UPDATE SET milli_gpus = excluded.milli_gpus, types = excluded.types
+		WHERE (c.milli_gpus, c.types) < (excluded.milli_gpus, excluded.types)`,
+		cluster, stored(at), gpus.GPUs*int64(fairshare.GPU), text(gpus.Type))
 	if err != nil {
 		return fmt.Errorf("write capacity of %s: %w", cluster, err)
 	}
 	return nil
 }
 
-// Capacity is the cluster's capacity within w. A value holds until the next
-// one; before the first there is none.
+// Capacity is the cluster's capacity within w, by what its GPUs count for. A value
+// holds until the next one; before the first there is none.
 func (s *Store) Capacity(ctx context.Context, cluster string, w fairshare.Period) ([]fairshare.Step[fairshare.MilliGPUs], error) {
 	rows, err := s.db.Query(ctx, `
-		SELECT gpubudget.unix_ms(since), milli_gpus FROM gpubudget.capacity
-		WHERE cluster = $1 AND since < $3
-		  AND since >= coalesce((SELECT max(since) FROM gpubudget.capacity WHERE cluster = $1 AND since <= $2), '-infinity')
-		ORDER BY since`,
+		SELECT gpubudget.unix_ms(since), milli_gpus FROM gpubudget.capacity_steps($1, $2, $3)`,
 		cluster, w.From.Time(), w.Until.Time())
 	if err != nil {
 		return nil, fmt.Errorf("read capacity of %s: %w", cluster, err)
@@ -58,6 +56,21 @@ func (s *Store) Capacity(ctx context.Context, cluster string, w fairshare.Period
 		return nil, fmt.Errorf("read capacity of %s: %w", cluster, err)
 	}
 	return steps, nil
+}
+
+// Schedulable is what GPUs could be scheduled at an instant; false if that is not
+// known.
+func (s *Store) Schedulable(ctx context.Context, cluster string, at time.Time) (gpus fairshare.Holding, known bool, err error) {
+	err = s.db.QueryRow(ctx, `
+		SELECT milli_gpus / 1000, types FROM gpubudget.capacity WHERE cluster = $1 AND since <= $2 ORDER BY since DESC LIMIT 1`,
+		cluster, at).Scan(&gpus.GPUs, &gpus.Type)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return gpus, false, nil
+	}
+	if err != nil {
+		return gpus, false, fmt.Errorf("read how many GPUs %s has: %w", cluster, err)
+	}
+	return gpus, true, nil
 }
 
 // Queue is what one user has in the queue of one account.

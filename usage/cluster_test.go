@@ -31,11 +31,11 @@ func TestCapacityHoldsUntilTheNext(t *testing.T) {
 
 	for _, c := range []struct {
 		at   time.Duration
-		gpus fairshare.MilliGPUs
+		gpus int64
 	}{{3 * hour, 16}, {hour, 32}, {2 * hour, 32}, {4 * hour, 8}, {3 * hour, 16}, {3 * hour, 12}} {
-		require.NoError(t, s.WriteCapacity(ctx, "c", at(c.at), c.gpus*fairshare.GPU))
+		require.NoError(t, s.WriteCapacity(ctx, "c", at(c.at), fairshare.Holding{GPUs: c.gpus}))
 	}
-	require.NoError(t, s.WriteCapacity(ctx, "other", at(0), fairshare.GPU))
+	require.NoError(t, s.WriteCapacity(ctx, "other", at(0), fairshare.Holding{GPUs: 1}))
 
 	require.Equal(t, []capacity{
 		{Period: window(1*hour, 3*hour), Value: 32 * fairshare.GPU},
@@ -250,6 +250,6 @@ func TestSnapshotSeesOneState(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, charged, 1)
 	require.Error(t, s.Snapshot(ctx, func(view *usage.Store) error {
-		return view.WriteCapacity(ctx, "c", at(0), fairshare.GPU)
+		return view.WriteCapacity(ctx, "c", at(0), fairshare.Holding{GPUs: 1})
 	}), "it only reads")
 }

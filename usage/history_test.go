@@ -67,19 +67,23 @@ func (f *follower) write(tx pgx.Tx, writer int) (ok bool) {
 	_, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '10ms'`)
 	require.NoError(f.T, err)
 	job := writer*100 + rapid.IntRange(1, 3).Draw(f.T, "job")
-	switch rapid.SampledFrom([]string{"run", "run", "run", "run", "change", "move", "end", "delete", "swap"}).Draw(f.T, "kind") {
+	switch rapid.SampledFrom([]string{"run", "run", "run", "run", "change", "move", "end", "delete", "swap", "meter"}).Draw(f.T, "kind") {
 	case "run":
 		from := at(f.now - time.Duration(rapid.IntRange(0, 30*60).Draw(f.T, "minutes ago"))*time.Minute)
 		length := time.Duration(rapid.SampledFrom([]int{1, 59, 600, 3600, 5000, 90000}).Draw(f.T, "seconds")) * time.Second
 		suspended := rapid.SampledFrom([]int{0, 0, 0, 1, 777}).Draw(f.T, "suspended")
 		_, err = tx.Exec(ctx, `INSERT INTO gpubudget.job_run (cluster, job_id, account, user_name, gpus, allocated, started_at, ended_at, suspended_ms,
-				seen_at, end_seen_at, bucket_ms)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, now(), now(), gpubudget.bucket_ms($1, $8)) ON CONFLICT DO NOTHING`,
+				gpu_type, parts, seen_at, end_seen_at, bucket_ms)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, now(), now(), gpubudget.bucket_ms($1, $8)) ON CONFLICT DO NOTHING`,
 			f.cluster, job, rapid.SampledFrom([]string{"a", "b"}).Draw(f.T, "account"), fmt.Sprintf("u%d", writer),
-			rapid.IntRange(0, 9).Draw(f.T, "gpus")+1, rapid.IntRange(0, 9).Draw(f.T, "allocated") < 8, from, from.Add(length), suspended)
+			rapid.IntRange(0, 9).Draw(f.T, "gpus")+1, rapid.IntRange(0, 9).Draw(f.T, "allocated") < 8, from, from.Add(length), suspended,
+			rapid.SampledFrom(gpuTypes).Draw(f.T, "type"), rapid.SampledFrom([]int64{0, 0, 250_000}).Draw(f.T, "parts"))
 	case "change":
 		_, err = tx.Exec(ctx, `UPDATE gpubudget.job_run SET gpus = $3, suspended_ms = $4 WHERE cluster = $1 AND job_id = $2`,
 			f.cluster, job, rapid.IntRange(0, 9).Draw(f.T, "gpus"), rapid.IntRange(0, 90_000).Draw(f.T, "suspended"))
+	case "meter":
+		_, err = tx.Exec(ctx, `UPDATE gpubudget.job_run SET metered_ms = $3 WHERE cluster = $1 AND job_id = $2`,
+			f.cluster, job, rapid.IntRange(-5_000_000, 1000_000).Draw(f.T, "metered"))
 	case "move":
 		_, err = tx.Exec(ctx, `UPDATE gpubudget.job_run SET account = $3, allocated = NOT allocated WHERE cluster = $1 AND job_id = $2`,
 			f.cluster, job, rapid.SampledFrom([]string{"a", "b", "c"}).Draw(f.T, "account"))
@@ -102,7 +106,7 @@ func (f *follower) write(tx pgx.Tx, writer int) (ok bool) {
 
 func (f *follower) step() {
 	switch rapid.SampledFrom([]string{"begin", "write", "write", "write", "savepoint", "commit", "roll back", "now",
-		"now", "now", "time", "time", "bucket", "cuts", "lookback", "restart"}).Draw(f.T, "step") {
+		"now", "now", "time", "time", "bucket", "cuts", "lookback", "restart", "weight", "weight"}).Draw(f.T, "step") {
 	case "begin", "write":
 		writer := rapid.IntRange(0, 2).Draw(f.T, "writer")
 		if f.open[writer] == nil {
@@ -150,6 +154,18 @@ func (f *follower) step() {
 		f.look = time.Duration(rapid.IntRange(1, 30*60).Draw(f.T, "lookback")) * time.Minute
 	case "restart":
 		f.history = f.saved()
+	case "weight": // it waits for writers, here in vain
+		w := aWeight(f.T)
+		err := pgx.BeginFunc(ctx, f.db, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '10ms'`); err != nil {
+				return err
+			}
+			return tryWeight(tx, f.cluster, w)
+		})
+		var refused *pgconn.PgError
+		if !errors.As(err, &refused) || refused.Code != "55P03" {
+			require.NoError(f.T, err)
+		}
 	}
 }
 

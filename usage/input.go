@@ -28,21 +28,21 @@ func AddOpen(in *fairshare.Input, r *Run, until time.Time) {
 	if !r.Allocated {
 		return
 	}
-	c, ahead := r.ChargeOpen(until, time.Duration(in.Window.Millis())*time.Millisecond)
-	if c.Amount != 0 {
-		in.Charges = append(in.Charges, c)
-	}
-	if ahead != 0 {
-		c.Amount = ahead
-		in.Ahead = append(in.Ahead, c)
+	last := fairshare.Charge{Period: r.Period(until), Account: r.Account, User: r.User}
+	r.EachCharge(until, func(p fairshare.Period, amount fairshare.GPUMillis) {
+		if last.Period = p; amount != 0 {
+			in.Charges = append(in.Charges, fairshare.Charge{Period: p, Account: r.Account, User: r.User, Amount: amount})
+		}
+	})
+	if last.Amount = r.Ahead(until, time.Duration(in.Window.Millis())*time.Millisecond); last.Amount != 0 {
+		in.Ahead = append(in.Ahead, last)
 	}
 }
 
-// ChargeOpen is what an allocated run is charged up to until and, while it is
-// open, charged ahead.
-func (r Run) ChargeOpen(until time.Time, lookback time.Duration) (c fairshare.Charge, ahead fairshare.GPUMillis) {
-	if r.GPUs > 0 && r.Open() {
-		ahead = ChargeAhead(r.GPUs, lookback)
+// Ahead is what the run is charged in advance at an instant, while it is open.
+func (r Run) Ahead(at time.Time, lookback time.Duration) fairshare.GPUMillis {
+	if !r.Open() {
+		return 0
 	}
-	return r.Charge(until), ahead
+	return ChargeAhead(r.RateAt(fairshare.At(at)), lookback)
 }

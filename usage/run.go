@@ -4,7 +4,7 @@ package usage
 
 import (
 	"math"
-	"math/bits"
+	"math/big"
 	"time"
 
 	"gpubudget/fairshare"
@@ -26,8 +26,9 @@ type Run struct {
 
 	Account, User, Partition, QOS string
 	Nodes                         string // Slurm's node list, e.g. "n[1-4]"
-	GPUs                          int64  // allocated to this run
-	GPUType                       string // empty if untyped
+	GPUs                          int64  // whole ones allocated to this run
+	Parts                         int64  // of GPUs, in millionths, beside whole ones: shards, MPS
+	GPUType                       string // empty if untyped; of several types a list, see fairshare.Holding
 
 	// Allocated tells whether the account was funded when the run started, and
 	// its minimum runtime not 0. Only then its GPU time is charged.
@@ -49,6 +50,14 @@ type Run struct {
 	// SuspendedSince is when the present suspension began; nil if it isn't
 	// suspended, or wasn't when it ended.
 	SuspendedSince *time.Time
+
+	// Rates are what it counts for by the weights of the ledger, from its start on
+	// and whenever that changes; nil if that is what it holds. The database says:
+	// what a writer of runs says counts for nothing.
+	Rates []fairshare.Rate
+	// Metered is how much GPU time more it is charged than it held, or less if it is
+	// negative, by what meters saw. The database says this too.
+	Metered fairshare.GPUMillis
 
 	// SeenAt is when the run was seen so, by the recorder's clock: of two
 	// sightings of a run the later one is believed. See Store.WriteRuns.
@@ -81,27 +90,99 @@ func (r Run) ProtectedUntil(now time.Time) (until time.Time, ok bool) {
 	return r.StartedAt.Add(*r.MinRuntime + suspended), true
 }
 
-// GPUMillis is the GPU time the run has used up to until: GPUs times the time
-// since its start that it was not suspended. For a run that has ended before
-// until it is the whole of it. Within an ended run, suspended time counts as
-// spread evenly over it, rounded down: the same rule the buckets follow.
-func (r Run) GPUMillis(until time.Time) fairshare.GPUMillis {
-	whole := r.Period(until)
-	total := r.busy(whole) * r.GPUs
-	if at := fairshare.At(until); at < whole.Until {
-		part := fairshare.Period{From: whole.From, Until: at}
-		return fairshare.GPUMillis(mulDiv(total, part.Millis(), whole.Millis()))
-	}
-	return fairshare.GPUMillis(total)
+// Holding is what GPUs it has.
+func (r Run) Holding() fairshare.Holding {
+	return fairshare.Holding{Type: r.GPUType, GPUs: r.GPUs, Parts: r.Parts}
 }
 
-// Charge is the run's GPU time up to until, as fairshare takes it.
-func (r Run) Charge(until time.Time) fairshare.Charge {
-	p := r.Period(until)
-	if at := fairshare.At(until); at < p.Until {
-		p.Until = max(at, p.From)
+// GPUMillis is the GPU time the run has held up to until, whatever that counts
+// for: GPUs, and parts of GPUs, times the time since its start that it was not
+// suspended. For a run that has ended before until it is the whole of it. Within an
+// ended run, suspended time counts as spread evenly over it, rounded down.
+func (r Run) GPUMillis(until time.Time) fairshare.GPUMillis {
+	whole := r.Period(until)
+	held := r.busy(whole) * r.GPUs
+	if r.Parts != 0 {
+		held = int64(fairshare.Charged(r.Holding().Millionths(), r.busy(whole)))
 	}
-	return fairshare.Charge{Period: p, Account: r.Account, User: r.User, Amount: r.GPUMillis(until)}
+	c := fairshare.Charge{Period: whole, Amount: fairshare.GPUMillis(held)}
+	return c.In(fairshare.Period{From: whole.From, Until: fairshare.At(until)})
+}
+
+// Charged is what the run is charged up to until: the GPU time that it has held,
+// by what that counts for, and what meters saw. The buckets follow the same rule.
+func (r Run) Charged(until time.Time) (sum fairshare.GPUMillis) {
+	r.EachCharge(until, func(_ fairshare.Period, amount fairshare.GPUMillis) { sum += amount })
+	return sum
+}
+
+// EachCharge tells what the run is charged up to until, one stretch of time after
+// the other. In each the amount lies evenly, but for the rounding down.
+func (r Run) EachCharge(until time.Time, tell func(fairshare.Period, fairshare.GPUMillis)) {
+	at := fairshare.At(until)
+	r.stretches(r.Period(until), func(p fairshare.Period, amount fairshare.GPUMillis) {
+		if at >= p.Until {
+			tell(p, amount)
+			return
+		}
+		if at > p.From {
+			c, part := fairshare.Charge{Period: p, Amount: amount}, fairshare.Period{From: p.From, Until: at}
+			tell(part, c.In(part))
+		}
+	})
+}
+
+// stretches tells what the run is charged in all, between the changes of its rate:
+// up to each of them it is rounded down.
+func (r Run) stretches(whole fairshare.Period, tell func(fairshare.Period, fairshare.GPUMillis)) {
+	held := r.Holding().Millionths()
+	if held == 0 || whole.Empty() {
+		return
+	}
+	if r.Metered != 0 || len(r.Rates) > 1 {
+		r.uneven(whole, held, tell)
+		return
+	}
+	if len(r.Rates) == 1 {
+		held = r.Rates[0].Millionths
+	}
+	tell(whole, fairshare.Charged(held, r.busy(whole)))
+}
+
+// uneven is stretches of a run whose rate changes, or which meters saw to be charged
+// more or less than it held.
+func (r Run) uneven(whole fairshare.Period, held int64, tell func(fairshare.Period, fairshare.GPUMillis)) {
+	// part is what is charged of all the time, in millionths of what is held.
+	part := new(big.Int).Mul(big.NewInt(r.busy(whole)), big.NewInt(held))
+	part.Add(part, new(big.Int).Mul(big.NewInt(int64(r.Metered)), big.NewInt(fairshare.Millionths)))
+	if part.Sign() < 0 {
+		part.SetInt64(0)
+	}
+	all := new(big.Int).Mul(big.NewInt(whole.Millis()), big.NewInt(held))
+	all.Mul(all, big.NewInt(fairshare.Millionths))
+
+	rates := r.Rates
+	if len(rates) == 0 {
+		rates = []fairshare.Rate{{Since: whole.From, Millionths: held}}
+	}
+	area, before := new(big.Int), fairshare.GPUMillis(0) // rate times time, and what that is charged
+	for i, rate := range rates {
+		p := fairshare.Period{From: max(rate.Since, whole.From), Until: whole.Until}
+		if i == 0 {
+			p.From = whole.From
+		}
+		if i+1 < len(rates) {
+			p.Until = min(p.Until, rates[i+1].Since)
+		}
+		if p.Empty() {
+			continue
+		}
+		area.Add(area, new(big.Int).Mul(big.NewInt(rate.Millionths), big.NewInt(p.Millis())))
+		total := new(big.Int).Mul(area, part)
+		sum := fairshare.GPUMillis(total.Quo(total, all).Int64())
+		tell(p, sum-before)
+		before = sum
+	}
 }
 
 // busy is how many milliseconds of p the run was not suspended.
@@ -117,35 +198,40 @@ func (r Run) busy(p fairshare.Period) int64 {
 // Charges are the charges of runs up to until, those of allocated runs and
 // those of unallocated ones, in the order of runs. Runs without GPUs have none.
 func Charges(runs []Run, until time.Time) (allocated, unallocated []fairshare.Charge) {
-	for _, r := range runs {
-		c := r.Charge(until)
-		switch {
-		case c.Amount == 0:
-		case r.Allocated:
-			allocated = append(allocated, c)
-		default:
-			unallocated = append(unallocated, c)
+	for i := range runs {
+		r := &runs[i]
+		to := &unallocated
+		if r.Allocated {
+			to = &allocated
 		}
+		r.EachCharge(until, func(p fairshare.Period, amount fairshare.GPUMillis) {
+			if amount != 0 {
+				*to = append(*to, fairshare.Charge{Period: p, Account: r.Account, User: r.User, Amount: amount})
+			}
+		})
 	}
 	return allocated, unallocated
 }
 
-// mulDiv is a*b/c rounded down, for a, b >= 0 and c > 0, without overflow of
-// the product; the quotient must fit.
-func mulDiv(a, b, c int64) int64 {
-	if a == 0 || b <= 0 || c <= 0 {
-		return 0
-	}
-	hi, lo := bits.Mul64(uint64(a), uint64(b)) //nolint:gosec // neither is negative
-	q, _ := bits.Div64(hi, lo, uint64(c))
-	return int64(q) //nolint:gosec // it fits
+// ChargeAhead is what a job that counts for so many millionths of a GPU is charged
+// in advance when it starts, for the level fair share only: a thousandth of the
+// lookback window, but at least a second and at most ten minutes. So a burst of
+// starts is felt at once and not only when it has been used.
+func ChargeAhead(rate int64, lookback time.Duration) fairshare.GPUMillis {
+	ahead := min(max(lookback/1000, time.Second), 10*time.Minute)
+	return fairshare.Charged(rate, ahead.Milliseconds())
 }
 
-// ChargeAhead is what a job on gpus GPUs is charged in advance when it starts,
-// for the level fair share only: a thousandth of the lookback window, but at
-// least a second and at most ten minutes. So a burst of starts is felt at once
-// and not only when it has been used.
-func ChargeAhead(gpus int64, lookback time.Duration) fairshare.GPUMillis {
-	ahead := min(max(lookback/1000, time.Second), 10*time.Minute)
-	return fairshare.GPUMillis(gpus * ahead.Milliseconds())
+// RateAt is what the run counts for at an instant, in millionths of a GPU.
+func (r Run) RateAt(at fairshare.Instant) int64 {
+	if len(r.Rates) == 0 {
+		return r.Holding().Millionths()
+	}
+	rate := r.Rates[0].Millionths
+	for _, next := range r.Rates[1:] {
+		if next.Since <= at {
+			rate = next.Millionths
+		}
+	}
+	return rate
 }

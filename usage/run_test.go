@@ -3,12 +3,10 @@
 package usage
 
 import (
-	"math/big"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 
 	"gpubudget/fairshare"
 )
@@ -40,16 +38,6 @@ func TestGPUMillis(t *testing.T) {
 			require.Equal(t, tt.want, tt.run.GPUMillis(start.Add(tt.until)))
 		})
 	}
-}
-
-func TestMulDiv(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		a := rapid.Int64Range(0, 1<<62).Draw(t, "a")
-		c := rapid.Int64Range(1, 1<<62).Draw(t, "c")
-		b := rapid.Int64Range(0, c).Draw(t, "b")
-		want := new(big.Int).Mul(big.NewInt(a), big.NewInt(b))
-		require.Equal(t, want.Div(want, big.NewInt(c)).Int64(), mulDiv(a, b, c))
-	})
 }
 
 func TestBucket(t *testing.T) {

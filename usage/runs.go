@@ -20,7 +20,7 @@ import (
 // the rows that result are the same. What is kept of the sightings of a run:
 //   - An ended run never reopens. Of several ends the one seen last is kept.
 //   - Everything else is taken from one sighting: the one seen last among
-//     those that saw the allocation (GPUs or nodes), or if none did, the one
+//     those that saw the allocation (GPUs, parts of GPUs or nodes), or if none did, the one
 //     seen last. So a sighting after the allocation was given back, as of a
 //     job that was requeued, ends a run without wiping out what it held.
 //   - Sightings of one run at the very same time are ordered by their content.
@@ -54,13 +54,13 @@ const writeRuns = `
 INSERT INTO gpubudget.job_run AS r (
 	cluster, job_id, started_at,
 	restart, array_job_id, array_task_id, het_job_id,
-	account, user_name, partition, qos, nodes, gpus, gpu_type, allocated, min_runtime_ms,
+	account, user_name, partition, qos, nodes, gpus, parts, gpu_type, allocated, min_runtime_ms,
 	suspended_ms, suspended_since, seen_at,
 	ended_at, end_state, end_seen_at, bucket_ms)
 SELECT
 	s.cluster, s.job_id, s.started_at,
 	s.restart, s.array_job_id, s.array_task_id, s.het_job_id,
-	s.account, s.user_name, s.partition, s.qos, s.nodes, s.gpus, s.gpu_type, s.allocated, s.min_runtime_ms,
+	s.account, s.user_name, s.partition, s.qos, s.nodes, s.gpus, s.parts, s.gpu_type, s.allocated, s.min_runtime_ms,
 	s.suspended_ms, s.suspended_since, s.seen_at,
 	s.ended_at, s.end_state, s.seen_at,
 	gpubudget.bucket_ms(s.cluster, coalesce(s.ended_at, s.started_at))
@@ -69,32 +69,32 @@ FROM unnest(
 	$4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
 	$8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::bigint[], $14::text[], $15::boolean[], $16::bigint[],
 	$17::bigint[], $18::timestamptz[], $19::timestamptz[],
-	$20::timestamptz[], $21::text[])
+	$20::timestamptz[], $21::text[], $22::bigint[])
 AS s (
 	cluster, job_id, started_at,
 	restart, array_job_id, array_task_id, het_job_id,
 	account, user_name, partition, qos, nodes, gpus, gpu_type, allocated, min_runtime_ms,
 	suspended_ms, suspended_since, seen_at,
-	ended_at, end_state)
+	ended_at, end_state, parts)
 ORDER BY s.cluster, s.job_id, s.started_at
 ON CONFLICT (cluster, job_id, started_at) DO UPDATE SET
 	(restart, array_job_id, array_task_id, het_job_id,
-	 account, user_name, partition, qos, nodes, gpus, gpu_type, allocated, min_runtime_ms,
+	 account, user_name, partition, qos, nodes, gpus, parts, gpu_type, allocated, min_runtime_ms,
 	 suspended_ms, suspended_since, seen_at)
 	= (SELECT * FROM (VALUES
 		(excluded.restart, excluded.array_job_id, excluded.array_task_id, excluded.het_job_id,
 		 excluded.account, excluded.user_name, excluded.partition, excluded.qos, excluded.nodes,
-		 excluded.gpus, excluded.gpu_type, excluded.allocated, excluded.min_runtime_ms,
+		 excluded.gpus, excluded.parts, excluded.gpu_type, excluded.allocated, excluded.min_runtime_ms,
 		 excluded.suspended_ms, excluded.suspended_since, excluded.seen_at),
 		(r.restart, r.array_job_id, r.array_task_id, r.het_job_id,
 		 r.account, r.user_name, r.partition, r.qos, r.nodes,
-		 r.gpus, r.gpu_type, r.allocated, r.min_runtime_ms,
+		 r.gpus, r.parts, r.gpu_type, r.allocated, r.min_runtime_ms,
 		 r.suspended_ms, r.suspended_since, r.seen_at))
 	   AS c (restart, array_job_id, array_task_id, het_job_id,
-		 account, user_name, partition, qos, nodes, gpus, gpu_type, allocated, min_runtime_ms,
+		 account, user_name, partition, qos, nodes, gpus, parts, gpu_type, allocated, min_runtime_ms,
 		 suspended_ms, suspended_since, seen_at)
-	   ORDER BY (c.gpus > 0 OR c.nodes <> '') DESC, c.seen_at DESC,
-		c.gpus DESC, c.suspended_ms DESC, c.suspended_since DESC NULLS LAST, c.allocated DESC, c.min_runtime_ms DESC NULLS LAST,
+	   ORDER BY (c.gpus > 0 OR c.parts > 0 OR c.nodes <> '') DESC, c.seen_at DESC,
+		c.gpus DESC, c.parts DESC, c.suspended_ms DESC, c.suspended_since DESC NULLS LAST, c.allocated DESC, c.min_runtime_ms DESC NULLS LAST,
 		c.account DESC, c.user_name DESC, c.partition DESC, c.qos DESC, c.nodes DESC, c.gpu_type DESC,
 		c.restart DESC, c.array_job_id DESC, c.array_task_id DESC, c.het_job_id DESC
 	   LIMIT 1),
@@ -106,12 +106,12 @@ ON CONFLICT (cluster, job_id, started_at) DO UPDATE SET
 	   ORDER BY e.ended_at IS NOT NULL DESC, e.end_seen_at DESC, e.ended_at DESC, e.end_state DESC, e.kept DESC
 	   LIMIT 1)
 WHERE (r.restart, r.array_job_id, r.array_task_id, r.het_job_id,
-	r.account, r.user_name, r.partition, r.qos, r.nodes, r.gpus, r.gpu_type, r.allocated, r.min_runtime_ms,
+	r.account, r.user_name, r.partition, r.qos, r.nodes, r.gpus, r.parts, r.gpu_type, r.allocated, r.min_runtime_ms,
 	r.suspended_ms, r.suspended_since, r.seen_at, r.ended_at, r.end_state, r.end_seen_at)
 	IS DISTINCT FROM
 	(excluded.restart, excluded.array_job_id, excluded.array_task_id, excluded.het_job_id,
 	excluded.account, excluded.user_name, excluded.partition, excluded.qos, excluded.nodes,
-	excluded.gpus, excluded.gpu_type, excluded.allocated, excluded.min_runtime_ms,
+	excluded.gpus, excluded.parts, excluded.gpu_type, excluded.allocated, excluded.min_runtime_ms,
 	excluded.suspended_ms, excluded.suspended_since, excluded.seen_at,
 	excluded.ended_at, excluded.end_state, excluded.end_seen_at)`
 
@@ -155,7 +155,7 @@ func columns(runs []Run) []any {
 		partition, qos, nodes, gpuType = make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 		endState                       = make([]string, n)
 		job, restart, array, task, het = make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
-		gpus, suspended                = make([]int64, n), make([]int64, n)
+		gpus, parts, suspended         = make([]int64, n), make([]int64, n), make([]int64, n)
 		started, seen                  = make([]time.Time, n), make([]time.Time, n)
 		since, ended                   = make([]*time.Time, n), make([]*time.Time, n)
 		allocated                      = make([]bool, n)
@@ -169,7 +169,7 @@ func columns(runs []Run) []any {
 		if r.ArrayJobID == 0 {
 			task[i] = int64(NoTask)
 		}
-		gpus[i], suspended[i] = max(0, r.GPUs), max(0, r.Suspended.Milliseconds())
+		gpus[i], parts[i], suspended[i] = max(0, r.GPUs), max(0, r.Parts), max(0, r.Suspended.Milliseconds())
 		allocated[i], minRuntime[i] = r.Allocated, storedMillis(r.MinRuntime)
 		started[i], seen[i] = stored(r.StartedAt), stored(r.SeenAt)
 		since[i] = storedAfter(started[i], r.SuspendedSince)
@@ -182,7 +182,7 @@ func columns(runs []Run) []any {
 		restart, array, task, het,
 		account, user, partition, qos, nodes, gpus, gpuType, allocated, minRuntime,
 		suspended, since, seen,
-		ended, endState,
+		ended, endState, parts,
 	}
 }
 
@@ -232,8 +232,8 @@ func (s *Store) Runs(ctx context.Context, cluster string, w fairshare.Period) ([
 func (s *Store) runs(ctx context.Context, where string, args ...any) ([]Run, error) {
 	rows, err := s.db.Query(ctx, `
 		SELECT cluster, job_id, restart, array_job_id, array_task_id, het_job_id,
-			account, user_name, partition, qos, nodes, gpus, gpu_type, allocated, min_runtime_ms,
-			started_at, ended_at, end_state, suspended_ms, suspended_since, seen_at
+			account, user_name, partition, qos, nodes, gpus, parts, gpu_type, allocated, min_runtime_ms,
+			started_at, ended_at, end_state, suspended_ms, suspended_since, seen_at, rate, rate_changes, metered_ms
 		FROM gpubudget.job_run `+where+`
 		ORDER BY cluster, job_id, started_at`, args...)
 	if err != nil {
@@ -246,9 +246,10 @@ func scanRun(row pgx.CollectableRow) (Run, error) {
 	var r Run
 	var suspended int64
 	var minRuntime *int64
+	var counts rates
 	err := row.Scan(&r.Cluster, &r.JobID, &r.Restart, &r.ArrayJobID, &r.ArrayTaskID, &r.HetJobID,
-		&r.Account, &r.User, &r.Partition, &r.QOS, &r.Nodes, &r.GPUs, &r.GPUType, &r.Allocated, &minRuntime,
-		&r.StartedAt, &r.EndedAt, &r.EndState, &suspended, &r.SuspendedSince, &r.SeenAt)
+		&r.Account, &r.User, &r.Partition, &r.QOS, &r.Nodes, &r.GPUs, &r.Parts, &r.GPUType, &r.Allocated, &minRuntime,
+		&r.StartedAt, &r.EndedAt, &r.EndState, &suspended, &r.SuspendedSince, &r.SeenAt, &counts.first, &counts.changes, &r.Metered)
 	if err != nil {
 		return Run{}, err
 	}
@@ -259,7 +260,26 @@ func scanRun(row pgx.CollectableRow) (Run, error) {
 	}
 	r.StartedAt, r.SeenAt = r.StartedAt.UTC(), r.SeenAt.UTC()
 	r.EndedAt, r.SuspendedSince = utc(r.EndedAt), utc(r.SuspendedSince)
+	r.Rates = counts.since(r.StartedAt)
 	return r, nil
+}
+
+// rates are what a run counts for, as the database has it: from its start on, and
+// an instant and a rate for each change.
+type rates struct {
+	first   *int64
+	changes []int64
+}
+
+func (r *rates) since(start time.Time) []fairshare.Rate {
+	if r.first == nil {
+		return nil
+	}
+	all := []fairshare.Rate{{Since: fairshare.At(start), Millionths: *r.first}}
+	for i := 0; i+1 < len(r.changes); i += 2 {
+		all = append(all, fairshare.Rate{Since: fairshare.Instant(r.changes[i]), Millionths: r.changes[i+1]})
+	}
+	return all
 }
 
 func utc(t *time.Time) *time.Time {
@@ -285,8 +305,10 @@ type Total struct {
 func (s *Store) Totals(ctx context.Context, cluster string, w fairshare.Period) ([]Total, error) {
 	rows, err := s.db.Query(ctx, `
 		SELECT account, user_name, allocated, count(*),
-			sum(gpubudget.run_used(r.started_at, r.stop, r.suspended_ms, r.suspended_since, r.gpus, least(r.stop, $3))
-			  - gpubudget.run_used(r.started_at, r.stop, r.suspended_ms, r.suspended_since, r.gpus, greatest(r.started_at, $2)))::bigint
+			sum(gpubudget.run_charged(r.started_at, r.stop, r.suspended_ms, r.suspended_since,
+				r.gpus, r.parts, r.rate, r.rate_changes, r.metered_ms, least(r.stop, $3))
+			  - gpubudget.run_charged(r.started_at, r.stop, r.suspended_ms, r.suspended_since,
+				r.gpus, r.parts, r.rate, r.rate_changes, r.metered_ms, greatest(r.started_at, $2)))::bigint
 		FROM (SELECT *, coalesce(ended_at, $3) AS stop FROM gpubudget.job_run WHERE cluster = $1) r
 		WHERE r.started_at < $3 AND r.stop > $2 AND r.stop > r.started_at
 		GROUP BY account, user_name, allocated

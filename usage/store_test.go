@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"gpubudget/budgets"
 	"gpubudget/fairshare"
 	"gpubudget/internal/pgtest"
 	"gpubudget/usage"
@@ -189,20 +191,21 @@ type storedRun struct {
 	Bucket    time.Duration
 }
 
-// allRuns reads job_run as it is, apart from the store.
+// allRuns reads job_run as it is, apart from the store. What the runs count for is
+// worked out in Go.
 func allRuns(t require.TestingT, db *pgxpool.Pool, cluster string) []storedRun {
 	rows, err := db.Query(ctx, `
 		SELECT cluster, job_id, restart, array_job_id, array_task_id, het_job_id,
-			account, user_name, partition, qos, nodes, gpus, gpu_type, allocated,
-			started_at, ended_at, end_state, suspended_ms, suspended_since, seen_at, end_seen_at, bucket_ms
+			account, user_name, partition, qos, nodes, gpus, parts, gpu_type, allocated,
+			started_at, ended_at, end_state, suspended_ms, suspended_since, seen_at, end_seen_at, bucket_ms, metered_ms
 		FROM gpubudget.job_run WHERE cluster = $1 ORDER BY job_id, started_at`, cluster)
 	require.NoError(t, err)
 	runs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (storedRun, error) {
 		var r storedRun
 		var suspended, bucket int64
 		err := row.Scan(&r.Cluster, &r.JobID, &r.Restart, &r.ArrayJobID, &r.ArrayTaskID, &r.HetJobID,
-			&r.Account, &r.User, &r.Partition, &r.QOS, &r.Nodes, &r.GPUs, &r.GPUType, &r.Allocated,
-			&r.StartedAt, &r.EndedAt, &r.EndState, &suspended, &r.SuspendedSince, &r.SeenAt, &r.EndSeenAt, &bucket)
+			&r.Account, &r.User, &r.Partition, &r.QOS, &r.Nodes, &r.GPUs, &r.Parts, &r.GPUType, &r.Allocated,
+			&r.StartedAt, &r.EndedAt, &r.EndState, &suspended, &r.SuspendedSince, &r.SeenAt, &r.EndSeenAt, &bucket, &r.Metered)
 		r.Suspended, r.Bucket = time.Duration(suspended)*time.Millisecond, time.Duration(bucket)*time.Millisecond
 		r.StartedAt, r.SeenAt, r.EndSeenAt = r.StartedAt.UTC(), r.SeenAt.UTC(), r.EndSeenAt.UTC()
 		for _, t := range []*time.Time{r.EndedAt, r.SuspendedSince} {
@@ -213,6 +216,16 @@ func allRuns(t require.TestingT, db *pgxpool.Pool, cluster string) []storedRun {
 		return r, err
 	})
 	require.NoError(t, err)
+	weights, err := budgets.NewStore(db).Weights(ctx, cluster, fairshare.Period{From: fairshare.Always, Until: fairshare.Never})
+	require.NoError(t, err)
+	for i := range runs {
+		r := &runs[i]
+		p := fairshare.Period{From: fairshare.At(r.StartedAt), Until: fairshare.Never}
+		if r.EndedAt != nil {
+			p.Until = fairshare.At(*r.EndedAt)
+		}
+		r.Rates = weights.Rates(r.Holding(), p)
+	}
 	return runs
 }
 
@@ -252,7 +265,7 @@ func split(runs []storedRun) []bucket {
 		end := fairshare.At(*r.EndedAt)
 		for b := usage.Bucket(fairshare.At(r.StartedAt), r.Bucket); b.From < end; b = usage.Bucket(b.Until, r.Bucket) {
 			from, until := max(b.From, fairshare.At(r.StartedAt)), min(b.Until, end)
-			if part := r.GPUMillis(until.Time()) - r.GPUMillis(from.Time()); part != 0 {
+			if part := r.Charged(until.Time()) - r.Charged(from.Time()); part != 0 {
 				sums[key{b, r.Account, r.User, r.Allocated}] += part
 			}
 		}
@@ -399,14 +412,105 @@ func history(t *rapid.T, db *pgxpool.Pool, cluster string) []storedRun {
 		r.Account = rapid.SampledFrom([]string{"a", "b"}).Draw(t, "account")
 		r.User = rapid.SampledFrom([]string{"u", "v"}).Draw(t, "user")
 		r.Allocated = rapid.Bool().Draw(t, "allocated")
+		r.GPUType = rapid.SampledFrom(gpuTypes).Draw(t, "type")
+		r.Parts = rapid.SampledFrom([]int64{0, 0, 0, 1, 333_333, 1_500_000}).Draw(t, "parts")
 		r.Suspended = time.Duration(rapid.SampledFrom([]int{0, 0, 0, 1, 700}).Draw(t, "suspended")) * time.Second
 		if rapid.IntRange(0, 4).Draw(t, "open") == 0 {
 			r.EndedAt, r.EndState = nil, ""
 		}
 		return r
 	}), 0, 12).Draw(t, "runs")
+	weighed := func() {
+		for range rapid.IntRange(0, 3).Draw(t, "weights") {
+			setWeight(t, db, cluster, aWeight(t))
+		}
+	}
+	weighed()
 	require.NoError(t, usage.NewStore(db).WriteRuns(ctx, runs))
+	weighed()
+	_, err := db.Exec(ctx, `UPDATE gpubudget.job_run SET metered_ms = (job_id % 5 - 2) * 77777 WHERE cluster = $1 AND job_id % 3 = 0`, cluster)
+	require.NoError(t, err)
+	weighed()
 	return allRuns(t, db, cluster)
+}
+
+var gpuTypes = []string{"", "a100", "H100", "a100_1g.10gb", "3g.40gb", "a100:2,h100:0.5", "h100:1,h100_1g.20gb:3"}
+
+// weight is an entry of the ledger. Nil is what takes one back.
+type weight struct {
+	gpuType string
+	value   *int64
+	from    time.Time
+	until   *time.Time
+}
+
+// aWeight generates an entry about the day of history.
+func aWeight(t *rapid.T) weight {
+	w := weight{
+		gpuType: rapid.SampledFrom([]string{"*", "a100", "h100", "1g.10gb", "a100_1g.10gb", "v100"}).Draw(t, "weight of"),
+		from:    at(time.Duration(rapid.IntRange(-3600, 30*3600).Draw(t, "weight from")) * time.Second),
+	}
+	if value := rapid.SampledFrom([]int64{-1, 0, 1, 500, 1000, 1000, 2250, 3001}).Draw(t, "weight"); value >= 0 {
+		w.value = &value
+	}
+	if hours := rapid.IntRange(-3, 6).Draw(t, "weight for"); hours > 0 {
+		w.until = new(w.from.Add(time.Duration(hours) * time.Hour))
+	}
+	return w
+}
+
+func setWeight(t require.TestingT, db usage.DB, cluster string, w weight) {
+	require.NoError(t, tryWeight(db, cluster, w))
+}
+
+func tryWeight(db usage.DB, cluster string, w weight) error {
+	_, err := db.Exec(ctx, `
+		INSERT INTO gpubudget.ledger (cluster, kind, actor, effective_from, effective_until, gpu_type, weight)
+		VALUES ($1, 'weight_set', 'test', $2, $3, $4, $5)`, cluster, w.from, w.until, w.gpuType, w.value)
+	return err
+}
+
+// What PostgreSQL says of a run is what Go does.
+func TestRunsCountForTheSameInPostgresAndInGo(t *testing.T) {
+	db := pgtest.Pool(t)
+	s := usage.NewStore(db)
+	var n int
+	rapid.Check(t, func(t *rapid.T) {
+		n++
+		cluster := fmt.Sprintf("c%d", n)
+		runs := history(t, db, cluster)
+		got, err := s.Runs(ctx, cluster, fairshare.Period{From: fairshare.At(at(-time.Hour)), Until: fairshare.At(at(100 * time.Hour))})
+		require.NoError(t, err)
+		runs = slices.DeleteFunc(runs, func(r storedRun) bool { return r.EndedAt != nil && !r.EndedAt.After(r.StartedAt) })
+		require.Len(t, got, len(runs))
+		for i, want := range runs {
+			require.Equal(t, want.Rates, got[i].Rates, "%s %v", want.GPUType, got[i].JobID)
+		}
+	})
+}
+
+// A GPU type whose name nobody has thought of counts for the same in both.
+func TestTypesCountForTheSameInPostgresAndInGo(t *testing.T) {
+	db := pgtest.Pool(t)
+	for _, w := range []weight{{gpuType: "*", value: new(int64(700))}, {gpuType: "a100", value: new(int64(2000))}, {gpuType: "2g.10gb", value: new(int64(99))}} {
+		w.from = epoch
+		setWeight(t, db, "c", w)
+	}
+	weights, err := budgets.NewStore(db).Weights(ctx, "c", fairshare.Period{From: fairshare.Always, Until: fairshare.Never})
+	require.NoError(t, err)
+	check := func(t require.TestingT, name string) {
+		var want int64
+		require.NoError(t, db.QueryRow(ctx, `SELECT gpubudget.weight_at('c', $1, $2)`, name, epoch).Scan(&want))
+		require.Equal(t, want, weights.At(name, fairshare.At(epoch)), name)
+	}
+	for _, name := range []string{
+		"", "a100", "A100", "v100", "1g.10gb", "a100_1g.10gb", "A100-7g.80gb", "a100.3g.40gb+me", "x_1g.5gb.me", "2g.10gb", "b_2g.10gb",
+		"1g.6gb", "2g.12gb", "4g.24gb", "1g.12gb", "1g.24gb", "1g.35gb", "8g.10gb", "0g.1gb", "1g.gb", "1g.12345gb", "a1g.10gb", "_1g.10gb", "1g.10gb+", "1g.10gb+1", "g.10gb", "1g.",
+	} {
+		check(t, name)
+	}
+	name := rapid.StringMatching(`[a-b]{0,2}[-_:.]?[0-9]g\.[0-9]{0,5}(gb)?([+.][a-c.]{0,3})?`)
+	rapid.Check(t, func(t *rapid.T) { check(t, strings.ReplaceAll(name.Draw(t, "type"), ":", "-")) })
 }
 
 func TestChargesAreExactForAnyWindow(t *testing.T) {
@@ -433,7 +537,7 @@ func TestChargesAreExactForAnyWindow(t *testing.T) {
 			}
 			lo := max(w.From, fairshare.At(r.StartedAt))
 			if hi := min(w.Until, fairshare.At(*r.EndedAt)); lo < hi {
-				want[key{r.Account, r.User, r.Allocated}] += r.GPUMillis(hi.Time()) - r.GPUMillis(lo.Time())
+				want[key{r.Account, r.User, r.Allocated}] += r.Charged(hi.Time()) - r.Charged(lo.Time())
 			}
 		}
 		maps.DeleteFunc(want, func(_ key, sum fairshare.GPUMillis) bool { return sum == 0 })
@@ -524,7 +628,7 @@ func TestTotalsAreChargesAndOpenRuns(t *testing.T) {
 		for _, r := range open {
 			// As an ended run would be cut at the window's beginning.
 			r.EndedAt = &now
-			want[key{r.Account, r.User, r.Allocated}] += r.GPUMillis(now) - r.GPUMillis(w.From.Time())
+			want[key{r.Account, r.User, r.Allocated}] += r.Charged(now) - r.Charged(w.From.Time())
 		}
 		for _, m := range []map[key]fairshare.GPUMillis{got, want} {
 			maps.DeleteFunc(m, func(_ key, sum fairshare.GPUMillis) bool { return sum == 0 })

@@ -111,6 +111,7 @@ func (p *program) commands() []*cli.Command {
 		p.explainCommand(),
 		p.ledgerCommand(),
 		p.policyCommand(),
+		p.weightCommand(),
 		p.usageCommand(),
 		p.simulateCommand(),
 		p.importCommand(),

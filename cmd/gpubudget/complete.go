@@ -41,6 +41,9 @@ var argumentNames = map[string][]names{
 	"policy get":     {settingNames},
 	"policy set":     {settingNames, nil},
 	"policy history": {settingNames},
+	"weight set":     {typeNames, nil},
+	"weight list":    {},
+	"weight history": {typeNames},
 }
 
 // optionNames is what the values of options are.
@@ -224,6 +227,27 @@ func userNames(c *cli.Context, db *database) ([]string, error) {
 
 func clusterNames(c *cli.Context, db *database) ([]string, error) {
 	return db.ledger.Clusters(c.Context)
+}
+
+// typeNames is the types of GPUs that the cluster has, or that a weight was given.
+func typeNames(c *cli.Context, db *database) ([]string, error) {
+	cluster, err := db.cluster(c)
+	if err != nil {
+		return nil, err
+	}
+	now, err := db.now(c.Context)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := db.weights(c.Context, cluster, now)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, row := range rows {
+		out = append(out, row.Type)
+	}
+	return out, nil
 }
 
 func settingNames(*cli.Context, *database) ([]string, error) { return budgets.Settings, nil }

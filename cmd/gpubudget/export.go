@@ -13,7 +13,7 @@ func (p *program) exportCommand() *cli.Command {
 		Name:  "export",
 		Usage: "write the tree as a file that apply reads",
 		Description: describe(`
-Writes accounts, shares, users and policy as YAML to standard output. Deposits,
+Writes accounts, shares, users, policy and weights as YAML to standard output. Deposits,
 transfers and history are not in it: the ledger has them.`,
 			"gpubudget export > tree.yaml",
 			"gpubudget export --at 2026-01-01"),

@@ -160,6 +160,9 @@ func whatOf(e budgets.Entry) string {
 	if e.Setting != "" {
 		words = append(words, fmt.Sprintf("%s=%s", e.Setting, policyValue(e)))
 	}
+	if e.GPUType != "" {
+		words = append(words, fmt.Sprintf("%s=%s", e.GPUType, amount.Weight(*e.Weight)))
+	}
 	return strings.Join(words, " ")
 }
 
@@ -197,6 +200,8 @@ type entryRow struct {
 	JobStart        *time.Time           `json:"job_started,omitempty"`
 	Setting         string               `json:"setting,omitempty"`
 	Value           string               `json:"value,omitempty"`
+	GPUType         string               `json:"gpu_type,omitempty"`
+	Weight          *float64             `json:"weight,omitempty"`   // absent if it was taken back
 	Repeated        bool                 `json:"repeated,omitempty"` // it was there already, under the same key
 }
 
@@ -215,13 +220,17 @@ func newEntryRow(e budgets.Entry) entryRow {
 	row := entryRow{
 		Cluster: e.Cluster, Entry: e.Seq, Recorded: e.RecordedAt, Kind: e.Kind, Actor: e.Actor, DatabaseRole: e.Role,
 		Why: e.Why, Key: e.Key, From: e.From, Until: e.Until, Account: e.Account, Parent: e.Parent, Receiver: e.Receiver,
-		User: e.User, Setting: e.Setting, Repeated: e.Repeated,
+		User: e.User, Setting: e.Setting, GPUType: e.GPUType, Repeated: e.Repeated,
 	}
 	if e.Setting != "" {
 		row.Value = policyValue(e)
 	}
 	if e.Job != 0 {
 		row.Job, row.JobStart = e.Job, &e.JobStart
+	}
+	if e.Weight != nil && *e.Weight != fairshare.DefaultWeight {
+		weight := weightNumber(*e.Weight)
+		row.Weight = &weight
 	}
 	if e.Amount != 0 {
 		hours := e.Amount.Hours()

@@ -34,10 +34,14 @@ refresh          how often the plugin reads the database: 1 second to 1 day
 min_runtime      minimum runtime of a job that names none: 0s to 366 days
                  (default 1h)
 min_runtime_cap  the longest minimum runtime that a job can name: 0s to 366 days
-keep_meter       how long the meters' records are kept: 1 to 3660 days
                  (default 8h)
+keep_meter       how long the meters' records are kept: 1 to 3660 days
+                 (default 35d)
+charge           what a run that has ended is charged for: occupancy (what it
+                 held), utilisation (of that, what was at work where meters
+                 know) or max (the greater of the two) (default occupancy)
 
-The last two are terms of the scheduling contract. Nothing acts on them yet:
+The minimum runtimes are terms of the scheduling contract. Nothing acts on them yet:
 jobs are not preempted.`
 
 func (p *program) policyGetCommand() *cli.Command {

@@ -184,7 +184,7 @@ func (p *program) newRefund(c *cli.Context, run usage.Run) (refund, error) {
 		}
 	}
 	r.lost = budgets.Lost{Job: run.JobID, Start: run.StartedAt, Account: run.Account, User: run.User,
-		Amount: run.GPUMillis(r.to) - run.GPUMillis(r.from)}
+		Amount: run.Charged(r.to) - run.Charged(r.from)}
 	if r.lost.Amount <= 0 {
 		return refund{}, fmt.Errorf("job %d, started %s, was charged nothing: there is nothing to refund", run.JobID, p.formatTime(run.StartedAt))
 	}
@@ -309,7 +309,7 @@ func (p *program) dueRefunds(c *cli.Context, db *database, cluster string, runs 
 	}
 	var refunds []refund
 	for _, run := range runs {
-		if done[key{run.JobID, run.StartedAt.UnixMilli()}] || !run.Allocated || run.GPUMillis(*run.EndedAt) <= 0 {
+		if done[key{run.JobID, run.StartedAt.UnixMilli()}] || !run.Allocated || run.Charged(*run.EndedAt) <= 0 {
 			continue
 		}
 		r, err := p.newRefund(c, run)

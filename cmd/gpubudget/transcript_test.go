@@ -36,6 +36,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 //	$ gpubudget ...          a command; a line that ends with \ goes on
 //	$ [y] gpubudget ...      the same at a terminal, with the answer y
 //	$ [capacity 64] TIME     records a capacity of the cluster titan
+//	$ [capacity 64 a100:16,h100:48] TIME    likewise, by type
 //	$ [run vision/ann 8] FROM UNTIL         records a run, on 8 GPUs; it lasts if UNTIL is -
 //	$ [run vision/ann 8 n1] FROM UNTIL      likewise, and where; a word more at the end is how it ended
 //	$ [agent n1 8 ok] TIME   records a node's agent, with 8 GPUs n1-0 and so on, and when it was last seen
@@ -264,7 +265,7 @@ func (s *session) record(line string) bool {
 	}
 	switch words[0] {
 	case "capacity":
-		s.recordCapacity(words[1], at[0])
+		s.recordCapacity(words[1], strings.Join(words[2:], ""), at[0])
 	case "run":
 		s.recordRun(words[1:], at)
 	case "agent":
@@ -305,10 +306,10 @@ func (s *session) used(do func(ctx context.Context, u *usage.Store) error) {
 	require.NoError(s.t, do(ctx, usage.NewStore(pool)))
 }
 
-func (s *session) recordCapacity(gpus, at string) {
+func (s *session) recordCapacity(gpus, types, at string) {
 	s.t.Helper()
 	s.used(func(ctx context.Context, u *usage.Store) error {
-		return u.WriteCapacity(ctx, "titan", s.time(at), fairshare.MilliGPUs(s.number(gpus))*fairshare.GPU)
+		return u.WriteCapacity(ctx, "titan", s.time(at), fairshare.Holding{Type: types, GPUs: s.number(gpus)})
 	})
 }
 

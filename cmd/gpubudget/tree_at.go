@@ -66,7 +66,8 @@ func (db *database) current(ctx context.Context, cluster string, at time.Time) (
 	for _, setting := range budgets.Settings {
 		out.Policy[setting] = policy.Value(setting)
 	}
-	return out, nil
+	out.Weights, err = db.weightsInForce(ctx, cluster, at)
+	return out, err
 }
 
 // node is an account in a tree. The error is that of the ledger, which knows

@@ -72,7 +72,7 @@ func loadLedger(ctx context.Context, t testing.TB, b *budgets.Store) {
 
 func loadUsage(ctx context.Context, t testing.TB, u *usage.Store) {
 	t.Helper()
-	require.NoError(t, u.WriteCapacity(ctx, Cluster, Start.Add(-24*time.Hour), 16*fairshare.GPU))
+	require.NoError(t, u.WriteCapacity(ctx, Cluster, Start.Add(-24*time.Hour), fairshare.Holding{GPUs: 16}))
 	require.NoError(t, u.WriteRuns(ctx, Runs()))
 	require.NoError(t, u.WriteDemand(ctx, Cluster, "1", demand()))
 	require.NoError(t, u.WriteQueue(ctx, Cluster, Now.Add(-12*time.Second), []usage.Queue{

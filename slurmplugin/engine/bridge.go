@@ -17,7 +17,7 @@ import (
 // only during the call.
 
 // ABI is GPUB_ABI of bridge.h.
-const ABI = 5
+const ABI = 6
 
 // Result codes, enum gpub_rc of bridge.h.
 const (
@@ -61,6 +61,12 @@ type Cluster struct {
 	GPUs           uint64 // on nodes that can be scheduled
 	GPUsConfigured uint64
 	QOSPriorityMax uint32
+	GPUTypes       CString // how many of GPUs are of each type; nil if they have none
+}
+
+// holding is the GPUs that can be scheduled.
+func (c *Cluster) holding() fairshare.Holding {
+	return fairshare.Holding{Type: c.GPUTypes.String(), GPUs: int64(min(c.GPUs, mostGPUs))}
 }
 
 // JobState is enum gpub_job_state: Slurm's base state.
@@ -135,7 +141,8 @@ type Job struct {
 	Resize        int64
 	Suspend       int64  // last suspend or resume
 	Suspended     int64  // seconds so far, a suspension that lasts included
-	GPUs          uint64 // of one task
+	GPUs          uint64 // of one task, whole ones
+	GPUParts      uint64 // and parts of GPUs in millionths: shards, MPS
 	DemandTasks   uint32 // of ArrayTasks, those the array's own limit lets run
 
 	QOSPriority uint32
@@ -166,8 +173,12 @@ func bounded(seconds int64) time.Duration {
 	return time.Duration(min(seconds, int64(longest/time.Second))) * time.Second
 }
 
-// gpus is GPUs as the arithmetic has it.
-func (j *Job) gpus() int64 { return int64(min(j.GPUs, math.MaxInt64)) }
+// gpus and parts are GPUs and GPUParts as the arithmetic has them.
+func (j *Job) gpus() int64  { return int64(min(j.GPUs, mostGPUs)) }
+func (j *Job) parts() int64 { return int64(min(j.GPUParts, mostGPUs*fairshare.Millionths)) }
+
+// hasGPUs tells whether it has or wants any part of a GPU.
+func (j *Job) hasGPUs() bool { return j.GPUs != 0 || j.GPUParts != 0 }
 
 // Extremes is struct gpub_extremes.
 type Extremes struct {

@@ -155,7 +155,7 @@ func (e *Engine) requestOf(j *Job, now fairshare.Instant) (fairshare.Request, Pa
 	o := e.owners.of(j)
 	allocated, minRuntime := e.owners.decide(o.account, askedTerms{asked: j.asked(), limit: j.limit()})
 	request := fairshare.Request{
-		Account: o.account, GPUs: j.gpus(), Allocated: allocated, MinRuntime: minRuntime,
+		Account: o.account, GPUs: j.gpus(), Rate: e.tracker.wanted(j), Allocated: allocated, MinRuntime: minRuntime,
 		QOSPriority: j.QOSPriority, Nice: j.Nice,
 	}
 	if j.Begin > 0 {
@@ -236,7 +236,8 @@ func (e *Engine) occupantOf(r *run, o *Occupant, now fairshare.Instant) fairshar
 		out.ProtectedUntil = fairshare.At(r.StartedAt)
 	}
 	if r.Allocated {
-		out.Ahead = usage.ChargeAhead(r.GPUs, e.snapshot.Policy.Lookback)
+		e.tracker.rate(r)
+		out.Ahead = usage.ChargeAhead(r.RateAt(now), e.snapshot.Policy.Lookback)
 	}
 	return out
 }
@@ -346,8 +347,9 @@ func (e *Engine) exchange(ranking *fairshare.Ranking, a *ask, r *run, now fairsh
 		a.exchange = append(a.exchange, charge{a.party.Account, a.request.Promised()})
 	}
 	if r.Allocated {
+		e.tracker.rate(r)
 		a.evicted += r.GPUs
-		a.exchange = append(a.exchange, charge{r.Account, -usage.ChargeAhead(r.GPUs, e.snapshot.Policy.Lookback)})
+		a.exchange = append(a.exchange, charge{r.Account, -usage.ChargeAhead(r.RateAt(now), e.snapshot.Policy.Lookback)})
 	}
 	c.ranking = nil
 }

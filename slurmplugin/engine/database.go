@@ -120,6 +120,9 @@ func (db *database) fill(ctx context.Context, tx pgx.Tx, s *Snapshot) (err error
 	if s.Budget, err = db.budget(ctx, ledger, s, w); err != nil {
 		return err
 	}
+	if s.Weights, err = db.weights(ctx, ledger, s); err != nil {
+		return err
+	}
 	if s.Budget.Capacity, err = used.Capacity(ctx, s.Cluster, w); err != nil {
 		return err
 	}
@@ -139,6 +142,14 @@ func (db *database) budget(ctx context.Context, ledger *budgets.Store, s *Snapsh
 	}
 	db.since, db.bulky = w.From, true
 	return ledger.Load(ctx, s.Cluster, fairshare.Period{From: w.From, Until: fairshare.Never})
+}
+
+// weights are what GPUs count for, now and by what is planned.
+func (db *database) weights(ctx context.Context, ledger *budgets.Store, s *Snapshot) (fairshare.GPUWeights, error) {
+	if db.last != nil && db.last.Ledger == s.Ledger {
+		return db.last.Weights, nil
+	}
+	return ledger.Weights(ctx, s.Cluster, fairshare.Period{From: fairshare.Always, Until: fairshare.Never})
 }
 
 // write writes records of the spool. Runs that nobody could judge before are
@@ -196,7 +207,7 @@ func (db *database) writeOther(ctx context.Context, rec spoolRecord) error {
 		return db.usage.WriteDemand(ctx, db.cluster, d.Incarnation, d.buckets())
 	}
 	if c := rec.Capacity; c != nil {
-		return db.usage.WriteCapacity(ctx, db.cluster, c.At.Time(), c.GPUs)
+		return db.usage.WriteCapacity(ctx, db.cluster, c.At.Time(), c.holding())
 	}
 	return nil
 }

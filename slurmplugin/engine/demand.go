@@ -120,17 +120,18 @@ func (a *accountDemand) in(b *demandBucket) *demandAmounts {
 	return amounts
 }
 
-// pending counts GPUs that an account waited for.
-func (d *demand) pending(a *accountDemand, gpus int64, from, until fairshare.Instant) {
+// pending counts GPUs that an account waited for, in millionths of one by what they
+// count for.
+func (d *demand) pending(a *accountDemand, rate int64, from, until fairshare.Instant) {
 	d.split(a, from, until, func(amounts *demandAmounts, ms int64) {
-		amounts.Pending += fairshare.GPUMillis(gpus * ms)
+		amounts.Pending += fairshare.Charged(rate, ms)
 	})
 }
 
-// running counts GPUs that an account held.
-func (d *demand) running(a *accountDemand, gpus int64, from, until fairshare.Instant) {
+// running counts GPUs that an account held, likewise.
+func (d *demand) running(a *accountDemand, rate int64, from, until fairshare.Instant) {
 	d.split(a, from, until, func(amounts *demandAmounts, ms int64) {
-		amounts.Running += fairshare.GPUMillis(gpus * ms)
+		amounts.Running += fairshare.Charged(rate, ms)
 	})
 }
 

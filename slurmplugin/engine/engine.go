@@ -229,7 +229,7 @@ func (e *Engine) BeginPass(nowMS int64, c Cluster) {
 		e.tracker.now, e.tracker.broken = fairshare.Instant(nowMS), false
 		return
 	}
-	e.tracker.begin(fairshare.Instant(nowMS), c.GPUs)
+	e.tracker.begin(fairshare.Instant(nowMS), c.holding())
 }
 
 // Observe shows jobs to the pass: in the course of it, all there are.
@@ -383,6 +383,7 @@ func (e *Engine) install(s *Snapshot, covers bool) {
 	}
 	if e.snapshot == nil || e.snapshot.Ledger != s.Ledger || e.snapshot.Policy != s.Policy {
 		e.wanted.Store(true)
+		e.tracker.weigh(s.Weights)
 	}
 	e.snapshot, e.window, e.owners.judge = s, w, newJudge(roles, termsOf(s.Policy))
 	e.demand.resize(s.Policy.Bucket)

@@ -19,7 +19,7 @@ type owner struct {
 	pass                     uint32 // the last one that counted in these
 	pendingJobs, pendingGPUs int64
 	runningJobs, runningGPUs int64
-	waited                   int64 // GPUs waited for, from the pass before to this one
+	waited                   int64 // what was waited for counts for, from the pass before to this one, in millionths of a GPU
 
 	// Where the account's nice values are noted, and those of jobs that ask to be
 	// unallocated, with the passes that they are of.

@@ -27,6 +27,7 @@ type run struct {
 	dirty       bool              // the spool doesn't have its latest state
 	queued      bool              // and is to have it; see tracker.changed
 	counted     fairshare.Instant // its demand is counted up to here
+	weighed     uint64            // tracker.weighing by which it has its Rates
 
 	place place
 }
@@ -56,7 +57,7 @@ func newRun(cluster string, j *Job, o *owner, start int64) *run {
 			ArrayJobID: j.ArrayJobID, ArrayTaskID: j.ArrayTaskID, HetJobID: j.HetJobID,
 			Account: o.account, User: o.user,
 			Partition: j.Partition.String(), QOS: j.QOS.String(), Nodes: j.Nodes.String(),
-			GPUs: j.gpus(), GPUType: j.GPUType.String(),
+			GPUs: j.gpus(), Parts: j.parts(), GPUType: j.GPUType.String(),
 			StartedAt: seconds(start),
 		},
 		origin: start,

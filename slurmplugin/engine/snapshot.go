@@ -30,6 +30,8 @@ type Snapshot struct {
 	// Budget reaches as far into the future as the ledger does. Its capacity
 	// ends at ReadAt: what came after is the tracker's to know.
 	Budget *fairshare.Budget
+	// Weights are what GPUs count for.
+	Weights fairshare.GPUWeights
 	// History is what the runs were charged that had ended and were written by
 	// then.
 	History *usage.History
@@ -58,6 +60,7 @@ type snapshotHead struct {
 	Ledger  int64
 	Policy  budgets.Policy
 	Budget  *fairshare.Budget
+	Weights fairshare.GPUWeights
 	Charges []fairshare.Charge
 	Spooled uint64
 }
@@ -83,7 +86,8 @@ func encodeSnapshot(f *os.File, s *Snapshot) error {
 		return err
 	}
 	body := bufio.NewWriterSize(io.MultiWriter(f, sum), 1<<16)
-	head := snapshotHead{Cluster: s.Cluster, ReadAt: s.ReadAt, Ledger: s.Ledger, Policy: s.Policy, Budget: s.Budget, Spooled: s.Spooled}
+	head := snapshotHead{Cluster: s.Cluster, ReadAt: s.ReadAt, Ledger: s.Ledger, Policy: s.Policy, Budget: s.Budget,
+		Weights: s.Weights, Spooled: s.Spooled}
 	if err := gob.NewEncoder(body).Encode(head); err != nil {
 		return err
 	}
@@ -155,7 +159,8 @@ func decodeSnapshot(text []byte) (*Snapshot, error) {
 		return nil, err
 	}
 	s := &Snapshot{
-		Cluster: head.Cluster, ReadAt: head.ReadAt, Ledger: head.Ledger, Policy: head.Policy, Budget: head.Budget, Spooled: head.Spooled,
+		Cluster: head.Cluster, ReadAt: head.ReadAt, Ledger: head.Ledger, Policy: head.Policy, Budget: head.Budget,
+		Weights: head.Weights, Spooled: head.Spooled,
 	}
 	if older {
 		s.History = usage.NewHistory(s.Lookback(s.ReadAt).From, s.ReadAt, head.Charges)

@@ -32,6 +32,7 @@ type spoolRun struct {
 	QOS         string            `json:"qos,omitempty"`
 	Nodes       string            `json:"nodes,omitempty"`
 	GPUs        int64             `json:"gpus"`
+	Parts       int64             `json:"parts,omitempty"`
 	GPUType     string            `json:"type,omitempty"`
 	Allocated   *bool             `json:"allocated,omitempty"`   // absent: nobody knows yet
 	MinRuntime  *int64            `json:"min_runtime,omitempty"` // absent: likewise, or of an older release
@@ -60,8 +61,13 @@ type spoolDemand struct {
 
 // spoolCapacity is a change of the cluster's capacity.
 type spoolCapacity struct {
-	At   fairshare.Instant   `json:"at"`
-	GPUs fairshare.MilliGPUs `json:"milligpus"`
+	At    fairshare.Instant   `json:"at"`
+	GPUs  fairshare.MilliGPUs `json:"milligpus"`
+	Types string              `json:"types,omitempty"`
+}
+
+func (s *spoolCapacity) holding() fairshare.Holding {
+	return fairshare.Holding{Type: s.Types, GPUs: int64(s.GPUs / fairshare.GPU)}
 }
 
 // runKey is what the database knows a run by, in one cluster.
@@ -78,7 +84,7 @@ func spooledRun(r *run) *spoolRun {
 	s := &spoolRun{
 		JobID: r.JobID, Restart: r.Restart, ArrayJobID: r.ArrayJobID, ArrayTaskID: r.ArrayTaskID, HetJobID: r.HetJobID,
 		Account: r.Account, User: r.User, Partition: r.Partition, QOS: r.QOS, Nodes: r.Nodes,
-		GPUs: r.GPUs, GPUType: r.GPUType,
+		GPUs: r.GPUs, Parts: r.Parts, GPUType: r.GPUType,
 		Start: r.StartedAt.Unix(), Origin: r.origin, End: unixOf(r.EndedAt), EndState: r.EndState,
 		Suspended: int64(r.Suspended / time.Second), Since: unixOf(r.SuspendedSince), Before: r.before,
 		Configuring: r.configuring, Seen: fairshare.At(r.SeenAt),
@@ -143,7 +149,7 @@ func (s *spoolRun) usageRun(cluster string) usage.Run {
 		Cluster: cluster, JobID: s.JobID, Restart: s.Restart,
 		ArrayJobID: s.ArrayJobID, ArrayTaskID: s.ArrayTaskID, HetJobID: s.HetJobID,
 		Account: s.Account, User: s.User, Partition: s.Partition, QOS: s.QOS, Nodes: s.Nodes,
-		GPUs: s.GPUs, GPUType: s.GPUType, Allocated: s.Allocated != nil && *s.Allocated, MinRuntime: durationOf(s.MinRuntime),
+		GPUs: s.GPUs, Parts: s.Parts, GPUType: s.GPUType, Allocated: s.Allocated != nil && *s.Allocated, MinRuntime: durationOf(s.MinRuntime),
 		StartedAt: seconds(s.Start), EndedAt: timeOf(s.End), EndState: s.EndState,
 		Suspended: time.Duration(s.Suspended) * time.Second, SuspendedSince: timeOf(s.Since),
 		SeenAt: s.Seen.Time(),

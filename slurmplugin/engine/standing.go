@@ -16,9 +16,9 @@ type scorer interface {
 	Row(account, user string) fairshare.Row
 }
 
-// capacity puts what the database knew and what was seen since together. The
-// last value holds on.
-func capacity(stored []fairshare.Step[fairshare.MilliGPUs], seen []capacityStep) []fairshare.Step[fairshare.MilliGPUs] {
+// capacity puts what the database knew and what was seen since together, by what
+// GPUs count for. The last value holds on.
+func capacity(stored []fairshare.Step[fairshare.MilliGPUs], seen []capacityStep, weights fairshare.GPUWeights) []fairshare.Step[fairshare.MilliGPUs] {
 	steps := make([]fairshare.Step[fairshare.MilliGPUs], 0, len(stored)+len(seen))
 	for _, step := range stored {
 		if len(seen) > 0 && step.From >= seen[0].at {
@@ -26,14 +26,18 @@ func capacity(stored []fairshare.Step[fairshare.MilliGPUs], seen []capacityStep)
 		}
 		steps = append(steps, step)
 	}
-	for _, change := range seen {
-		if n := len(steps); n > 0 {
-			steps[n-1].Until = change.at
-		}
-		steps = append(steps, fairshare.Step[fairshare.MilliGPUs]{
-			Period: fairshare.Period{From: change.at, Until: fairshare.Never}, Value: change.gpus,
-		})
+	if n := len(steps); n > 0 && len(seen) > 0 {
+		steps[n-1].Until = seen[0].at
 	}
+	holdings := make([]fairshare.Step[fairshare.Holding], 0, len(seen))
+	for i, change := range seen {
+		p := fairshare.Period{From: change.at, Until: fairshare.Never}
+		if i+1 < len(seen) {
+			p.Until = seen[i+1].at
+		}
+		holdings = append(holdings, fairshare.Step[fairshare.Holding]{Period: p, Value: change.gpus})
+	}
+	steps = append(steps, weights.Capacity(holdings)...)
 	if n := len(steps); n > 0 {
 		steps[n-1].Until = fairshare.Never
 	}

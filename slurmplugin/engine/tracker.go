@@ -50,6 +50,11 @@ type tracker struct {
 	capped    cappedJobs
 	tail      []tailCharge
 
+	weights  fairshare.GPUWeights
+	weighing uint64           // counts the weights there were, from 1 on
+	units    map[string]int64 // what a GPU counts for in this pass, by type as jobs name it
+	usual    int64            // what one of unknown type does
+
 	capacity        []capacityStep // since the last snapshot, and the one before
 	coveredCapacity int            // how many of them the next snapshot holds
 	unsaved         []capacityStep // not in the spool yet
@@ -80,15 +85,18 @@ type tailCharge struct {
 
 type capacityStep struct {
 	at   fairshare.Instant
-	gpus fairshare.MilliGPUs
+	gpus fairshare.Holding
 }
 
 func newTracker(cluster string, o *owners, d *demand) *tracker {
-	return &tracker{cluster: cluster, owners: o, demand: d, jobs: make(map[uint32]*job), known: make(map[runKey]bool)}
+	return &tracker{
+		cluster: cluster, owners: o, demand: d, jobs: make(map[uint32]*job), known: make(map[runKey]bool),
+		weighing: 1, units: make(map[string]int64), usual: fairshare.Millionths,
+	}
 }
 
 // begin begins a pass.
-func (t *tracker) begin(now fairshare.Instant, gpus uint64) {
+func (t *tracker) begin(now fairshare.Instant, gpus fairshare.Holding) {
 	t.shift(t.clock.look(now))
 	t.owners.waited(t.previous, t.now) // should the last one have broken off
 	if t.now != 0 {
@@ -100,11 +108,12 @@ func (t *tracker) begin(now fairshare.Instant, gpus uint64) {
 	t.next = t.next[:0]
 	t.demand.advance(t.previous, now)
 	t.owners.begin(t.pass)
-	t.measure(now, fairshare.MilliGPUs(min(gpus, mostGPUs))*fairshare.GPU)
+	t.measure(now, gpus)
+	t.price(gpus)
 }
 
 // measure notes how many GPUs there are now.
-func (t *tracker) measure(now fairshare.Instant, gpus fairshare.MilliGPUs) {
+func (t *tracker) measure(now fairshare.Instant, gpus fairshare.Holding) {
 	step := capacityStep{now, gpus}
 	if n := len(t.capacity); n > 0 {
 		last := t.capacity[n-1]
@@ -243,7 +252,7 @@ func (t *tracker) running(rec *job, j *Job, start int64, now fairshare.Instant) 
 	if r != nil && r.Open() {
 		before = t.superseded(rec, j, start, now)
 	}
-	if j.GPUs == 0 {
+	if !j.hasGPUs() {
 		return
 	}
 	r = t.start(rec, j, start, now)
@@ -330,7 +339,7 @@ func betweenSightings(rec *job, guess, now int64) int64 {
 // resizing is a record in the middle of a change of size: Resize is set
 // already, the GPUs are still those of before.
 func (t *tracker) resizing(rec *job, j *Job, now fairshare.Instant) {
-	if r := rec.run; (r == nil || !r.Open() && r.origin < j.Start) && j.GPUs > 0 {
+	if r := rec.run; (r == nil || !r.Open() && r.origin < j.Start) && j.hasGPUs() {
 		t.start(rec, j, j.Start, now)
 	}
 	if r := rec.run; r != nil && r.Open() && j.Resize > r.origin {
@@ -387,13 +396,16 @@ func (t *tracker) charge(r *run) {
 	if r.decided && !r.Allocated {
 		return
 	}
-	c := tailCharge{Charge: r.Charge(*r.EndedAt)}
-	if !r.decided {
-		c.run = r
-	}
-	if c.Amount != 0 {
-		t.tail = append(t.tail, c)
-	}
+	t.rate(r)
+	r.EachCharge(*r.EndedAt, func(p fairshare.Period, amount fairshare.GPUMillis) {
+		c := tailCharge{Charge: fairshare.Charge{Period: p, Account: r.Account, User: r.User, Amount: amount}}
+		if !r.decided {
+			c.run = r
+		}
+		if c.Amount != 0 {
+			t.tail = append(t.tail, c)
+		}
+	})
 }
 
 // touched puts a run on the list of those the spool must hear of.
@@ -457,11 +469,11 @@ func (t *tracker) countPending(rec *job, j *Job, known bool) {
 	from := t.previous
 	demands := j.State == Pending && j.Has(Demands)
 	switch {
-	case t.previous == 0 || j.GPUs == 0 || t.owners.unallocated.Include(j.MinRuntime):
+	case t.previous == 0 || !j.hasGPUs() || t.owners.unallocated.Include(j.MinRuntime):
 		return // what is unallocated is owed nothing
 	case rec.demanding && demands: // by far the most
 		t.owners.count(rec.owner)
-		rec.owner.waited += j.gpus() * int64(j.DemandTasks)
+		rec.owner.waited += t.wanted(j) * int64(j.DemandTasks)
 		return
 	case rec.demanding:
 		// It waited then: from the last pass on.
@@ -479,7 +491,7 @@ func (t *tracker) countPending(rec *job, j *Job, known bool) {
 		until = fairshare.At(rec.run.StartedAt)
 		tasks = 1
 	}
-	t.demand.pending(rec.owner.demand, j.gpus()*int64(tasks), from, until)
+	t.demand.pending(rec.owner.demand, t.wanted(j)*int64(tasks), from, until)
 }
 
 // countRunning counts the time since it was counted last for which the job ran.
@@ -493,7 +505,8 @@ func (t *tracker) countRunning(rec *job, j *Job) {
 		until = fairshare.At(*r.EndedAt)
 	}
 	if j.State != Suspended && until > r.counted && !r.byRequest() {
-		t.demand.running(rec.owner.demand, r.GPUs, r.counted, until)
+		t.rate(r)
+		t.demand.running(rec.owner.demand, r.RateAt(until), r.counted, until)
 	}
 	r.counted = max(r.counted, until)
 }
@@ -543,7 +556,7 @@ func (t *tracker) restore(recs []spoolRecord, covered uint64) {
 		case rec.Demand != nil:
 			t.now = max(t.now, rec.Demand.Seen)
 		case rec.Capacity != nil:
-			t.capacity = append(t.capacity, capacityStep{rec.Capacity.At, rec.Capacity.GPUs})
+			t.capacity = append(t.capacity, capacityStep{rec.Capacity.At, rec.Capacity.holding()})
 		}
 	}
 	runs := slices.SortedFunc(maps.Values(latest), func(x, y spoolRecord) int {
@@ -637,7 +650,9 @@ func (t *tracker) take() []spoolRecord {
 	}
 	t.changed = t.changed[:0]
 	for _, step := range t.unsaved {
-		out = append(out, spoolRecord{Capacity: &spoolCapacity{At: step.at, GPUs: step.gpus}})
+		out = append(out, spoolRecord{Capacity: &spoolCapacity{
+			At: step.at, GPUs: fairshare.MilliGPUs(step.gpus.GPUs) * fairshare.GPU, Types: step.gpus.Type,
+		}})
 	}
 	t.unsaved = t.unsaved[:0]
 	return out

@@ -34,7 +34,7 @@ func (l *lab) instant() fairshare.Instant { return fairshare.Instant(l.slurm.now
 // look is a pass, d seconds after the one before.
 func (l *lab) look(d int64, jobs ...Job) {
 	l.slurm.now += d
-	l.begin(l.instant(), 32)
+	l.begin(l.instant(), fairshare.Holding{GPUs: 32})
 	for i := range jobs {
 		l.observe(&jobs[i])
 	}
@@ -302,7 +302,7 @@ func TestABrokenPassGivesNothingUp(t *testing.T) {
 	l.lookAll(5)
 	for range 2 * missedPasses {
 		l.slurm.now++
-		l.begin(l.instant(), 32)
+		l.begin(l.instant(), fairshare.Holding{GPUs: 32})
 		l.broken = true
 		l.end()
 	}
@@ -428,7 +428,7 @@ func TestAClockThatIsSetBackBreaksNothing(t *testing.T) {
 	l.lookAll(5)
 	l.slurm.now -= 3600
 	l.lookAll(1)
-	l.begin(l.instant(), 16) // the capacity changes as well
+	l.begin(l.instant(), fairshare.Holding{GPUs: 16}) // the capacity changes as well
 	l.look(0, l.slurm.list()...)
 	for i := 1; i < len(l.capacity); i++ {
 		require.Greater(t, l.capacity[i].at, l.capacity[i-1].at)

@@ -99,7 +99,7 @@ func (e *Engine) rank(now fairshare.Instant) *fairshare.Ranking {
 	}
 	w := s.Lookback(now)
 	e.tracker.trim(w, s.Policy.Bucket)
-	n.ranker.Begin(w, capacity(s.Budget.Capacity, e.tracker.capacity))
+	n.ranker.Begin(w, capacity(s.Budget.Capacity, e.tracker.capacity, s.Weights))
 	n.charge(w)
 	for i := range e.tracker.tail {
 		if c := &e.tracker.tail[i]; c.run == nil {
@@ -111,12 +111,10 @@ func (e *Engine) rank(now fairshare.Instant) *fairshare.Ranking {
 		if !r.Allocated {
 			continue
 		}
+		e.tracker.rate(r)
 		o := n.ownerOf(r)
-		charge, ahead := r.ChargeOpen(at, s.Policy.Lookback)
-		if charge.Amount != 0 {
-			n.ranker.Charge(o, charge.Period, charge.Amount)
-		}
-		n.ranker.Ahead(o, ahead)
+		r.EachCharge(at, func(p fairshare.Period, amount fairshare.GPUMillis) { n.ranker.Charge(o, p, amount) })
+		n.ranker.Ahead(o, r.Ahead(at, s.Policy.Lookback))
 	}
 	return n.ranker.Rank()
 }

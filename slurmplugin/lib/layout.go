@@ -57,6 +57,7 @@ func layouts() []place {
 		{"gpub_job.suspended", unsafe.Offsetof(cj.suspended), unsafe.Offsetof(gj.Suspended)},
 		{"gpub_job.demand_tasks", unsafe.Offsetof(cj.demand_tasks), unsafe.Offsetof(gj.DemandTasks)},
 		{"gpub_job.gpus", unsafe.Offsetof(cj.gpus), unsafe.Offsetof(gj.GPUs)},
+		{"gpub_job.gpu_parts", unsafe.Offsetof(cj.gpu_parts), unsafe.Offsetof(gj.GPUParts)},
 		{"gpub_job.nice", unsafe.Offsetof(cj.nice), unsafe.Offsetof(gj.Nice)},
 		{"gpub_job.qos_priority", unsafe.Offsetof(cj.qos_priority), unsafe.Offsetof(gj.QOSPriority)},
 		{"gpub_job.min_runtime", unsafe.Offsetof(cj.min_runtime), unsafe.Offsetof(gj.MinRuntime)},
@@ -81,6 +82,7 @@ func layouts() []place {
 		{"gpub_cluster.gpus", unsafe.Offsetof(cc.gpus), unsafe.Offsetof(gc.GPUs)},
 		{"gpub_cluster.gpus_configured", unsafe.Offsetof(cc.gpus_configured), unsafe.Offsetof(gc.GPUsConfigured)},
 		{"gpub_cluster.qos_priority_max", unsafe.Offsetof(cc.qos_priority_max), unsafe.Offsetof(gc.QOSPriorityMax)},
+		{"gpub_cluster.gpu_types", unsafe.Offsetof(cc.gpu_types), unsafe.Offsetof(gc.GPUTypes)},
 	}...)
 }
 

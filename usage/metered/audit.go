@@ -89,8 +89,7 @@ func (s *Store) Audit(ctx context.Context, cluster string, w fairshare.Period, n
 		if err != nil {
 			return err
 		}
-		at := fairshare.At(now)
-		capacity, err := u.Capacity(ctx, cluster, fairshare.Period{From: at - 1, Until: at})
+		gpus, known, err := u.Schedulable(ctx, cluster, now)
 		if err != nil {
 			return err
 		}
@@ -100,7 +99,9 @@ func (s *Store) Audit(ctx context.Context, cluster string, w fairshare.Period, n
 			b.run(&r.Runs[i])
 		}
 		b.outside()
-		b.agentless(agents, devices, capacity)
+		if known {
+			b.agentless(agents, devices, gpus.GPUs)
+		}
 		a = b.done()
 		return nil
 	})
@@ -285,8 +286,8 @@ func (b *auditor) outside() {
 
 // agentless compares what Slurm can schedule with what agents know of. Where a
 // node's GPUs are divided, Slurm counts the instances.
-func (b *auditor) agentless(agents []Agent, devices []Device, capacity []fairshare.Step[fairshare.MilliGPUs]) {
-	if len(capacity) == 0 || b.node != "" {
+func (b *auditor) agentless(agents []Agent, devices []Device, gpus int64) {
+	if b.node != "" {
 		return
 	}
 	divided, leaves := map[string]bool{}, map[string]int64{}
@@ -304,7 +305,7 @@ func (b *auditor) agentless(agents []Agent, devices []Device, capacity []fairsha
 			known += max(agents[i].GPUs, leaves[agents[i].Node])
 		}
 	}
-	if missing := int64(capacity[len(capacity)-1].Value/fairshare.GPU) - known; missing > 0 {
+	if missing := gpus - known; missing > 0 {
 		b.tell(Disagreement{
 			Kind: NoAgent,
 			Why:  fmt.Sprintf("Slurm can schedule %d GPUs and agents that are alive know %d: %d are not metered", known+missing, known, missing),

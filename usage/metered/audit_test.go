@@ -48,7 +48,7 @@ func TestEveryDisagreementIsTold(t *testing.T) {
 		lasts(1, 1, "n1", hour), lasts(2, 2, "n[1-2]", hour), lasts(3, 1, "n3", hour), lasts(4, 1, "n1", hour), lasts(5, 0, "n1", hour),
 		lasts(6, 1, "n3", period(start, start+minute)),
 	}))
-	require.NoError(t, u.WriteCapacity(ctx, "titan", hour.From.Time(), 20*fairshare.GPU))
+	require.NoError(t, u.WriteCapacity(ctx, "titan", hour.From.Time(), fairshare.Holding{GPUs: 20}))
 	send(t, db, "titan", "n1", sign{gpus: 8}, slices.Concat(
 		held(1, 0, "GPU-0", 1, period(start+second, hour.Until+second)), // as it should be
 		held(2, 0, "GPU-1", 1, hour),                                    // nothing of its other node

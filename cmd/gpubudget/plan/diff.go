@@ -18,6 +18,7 @@ type Op int
 // empty.
 const (
 	SetPolicy Op = iota
+	SetWeight
 	AddAccount
 	MoveAccount
 	SetShare
@@ -36,11 +37,14 @@ type Change struct {
 	Share   fairshare.Share
 	Setting string // SetPolicy
 	Value   string // SetPolicy
+	GPUType string // SetWeight
+	Weight  fairshare.Weight
 
 	// What it was before, for display.
 	OldParent string
 	OldShare  fairshare.Share
 	OldValue  string
+	OldWeight fairshare.Weight
 }
 
 // String is the change as a line of a difference: + for what is new, - for
@@ -49,6 +53,8 @@ func (c Change) String() string {
 	switch c.Op {
 	case SetPolicy:
 		return fmt.Sprintf("~ policy %s: %s -> %s", c.Setting, c.OldValue, c.Value)
+	case SetWeight:
+		return fmt.Sprintf("~ weight of %s: %s -> %s", c.GPUType, amount.Weight(c.OldWeight), amount.Weight(c.Weight))
 	case AddAccount:
 		return fmt.Sprintf("+ account %s below %s, share %s", c.Account, c.Parent, amount.Percent(c.Share))
 	case MoveAccount:
@@ -82,6 +88,7 @@ type Difference struct {
 func Diff(current, want Tree) Difference {
 	d := differ{have: index(&current.Root), want: index(&want.Root)}
 	d.policy(current.Policy, want.Policy)
+	d.weights(current.Weights, want.Weights)
 	want.Root.Walk(func(parent, a *Account) { d.account(parent, a) })
 	current.Root.Walk(func(parent, a *Account) { d.surplus(parent, a) })
 	return d.Difference
@@ -110,6 +117,18 @@ func (d *differ) policy(current, want map[string]string) {
 	for _, name := range names {
 		if current[name] != want[name] {
 			d.Changes = append(d.Changes, Change{Op: SetPolicy, Setting: name, OldValue: current[name], Value: want[name]})
+		}
+	}
+}
+
+func (d *differ) weights(current, want map[string]fairshare.Weight) {
+	for _, name := range sortedKeys(want) {
+		c := Change{Op: SetWeight, GPUType: name, OldWeight: fairshare.DefaultWeight, Weight: want[name]}
+		if old, said := current[name]; said {
+			c.OldWeight = old
+		}
+		if c.OldWeight != c.Weight {
+			d.Changes = append(d.Changes, c)
 		}
 	}
 }

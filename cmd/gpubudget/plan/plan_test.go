@@ -83,7 +83,7 @@ func TestYAMLErrorsNameTheLine(t *testing.T) {
 		{"nothing", "", "tree.yaml: it is empty: begin with the key accounts"},
 		{"a word", "accounts", "tree.yaml:1: the file must be KEY: VALUE lines"},
 		{"unknown key", "acounts:\n", `tree.yaml:1: the file has an unknown key "acounts": did you mean accounts?`},
-		{"foreign key", "quota: 1\n", `tree.yaml:1: the file has an unknown key "quota": known are accounts, cluster, policy, users`},
+		{"foreign key", "quota: 1\n", `tree.yaml:1: the file has an unknown key "quota": known are accounts, cluster, policy, users, weights`},
 		{"unknown key of an account", "accounts:\n  a:\n    share: 1\n    user: [x]\n", `tree.yaml:4: account a has an unknown key "user": did you mean users?`},
 		{"no share", "accounts:\n  a:\n    users: [x]\n", "tree.yaml:2: account a has no share: add share: and percent of the account above"},
 		{"bad share", "accounts:\n  a:\n    share: 0.3\n", `tree.yaml:3: share "0.3" can be read in two ways, as 0.3% or as a fraction: write 0.3% or 30%`},

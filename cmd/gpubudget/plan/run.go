@@ -47,6 +47,8 @@ func (c Change) write(ctx context.Context, s *budgets.Store, cluster string, n b
 	switch c.Op {
 	case SetPolicy:
 		return s.SetPolicy(ctx, cluster, c.Setting, c.Value, n)
+	case SetWeight:
+		return s.SetWeight(ctx, cluster, c.GPUType, c.Weight, n)
 	case AddAccount:
 		return s.AddAccount(ctx, cluster, c.Account, c.Parent, c.Share, n)
 	case MoveAccount:

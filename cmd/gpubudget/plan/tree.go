@@ -17,6 +17,9 @@ type Tree struct {
 	// Policy is settings and their values. A setting that is not here is left
 	// as it is.
 	Policy map[string]string
+	// Weights are what GPUs of some types count for. A type that is not here is left
+	// as it is.
+	Weights map[string]fairshare.Weight
 	// Root is the account above all others. Its share is fairshare.Whole.
 	Root Account
 }

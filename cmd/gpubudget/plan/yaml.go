@@ -21,6 +21,7 @@ import (
 //	cluster: titan
 //	policy:
 //	  lookback: 7d
+//	weights: {h100: 2.5}     # what a GPU of a type counts for
 //	users: [operator]        # members of root
 //	accounts:
 //	  vision:
@@ -68,6 +69,7 @@ func (d *decoder) tree(n *yaml.Node) (Tree, error) {
 			return err
 		},
 		"policy":   func(v *yaml.Node) error { return d.policy(v, &t) },
+		"weights":  func(v *yaml.Node) error { return d.weights(v, &t) },
 		"users":    func(v *yaml.Node) error { return d.users(v, &t.Root) },
 		"accounts": func(v *yaml.Node) error { return d.accounts(v, &t.Root) },
 	})
@@ -145,6 +147,26 @@ func (d *decoder) policy(n *yaml.Node, t *Tree) error {
 			return err
 		}
 		t.Policy[key.Value] = text
+		return nil
+	})
+}
+
+func (d *decoder) weights(n *yaml.Node, t *Tree) error {
+	t.Weights = map[string]fairshare.Weight{}
+	return d.pairs(n, "weights", func(key, value *yaml.Node) error {
+		var text string
+		if err := d.text(value, &text); err != nil {
+			return err
+		}
+		w, err := amount.ParseWeight(text)
+		if err != nil {
+			return d.fail(value, "%w", err)
+		}
+		name := strings.ToLower(key.Value)
+		if _, before := t.Weights[name]; before {
+			return d.fail(key, "the weight of %s is there a second time", name)
+		}
+		t.Weights[name] = w
 		return nil
 	})
 }
@@ -234,6 +256,13 @@ func WriteYAML(w io.Writer, t Tree) error {
 		}
 		put(top, "policy", policy)
 	}
+	if len(t.Weights) > 0 {
+		weights := &yaml.Node{Kind: yaml.MappingNode}
+		for _, name := range sortedKeys(t.Weights) {
+			put(weights, name, number(amount.Weight(t.Weights[name])))
+		}
+		put(top, "weights", weights)
+	}
 	fill(top, &t.Root)
 	e := yaml.NewEncoder(w)
 	e.SetIndent(2)
@@ -243,7 +272,7 @@ func WriteYAML(w io.Writer, t Tree) error {
 	return nil
 }
 
-func sortedKeys(m map[string]string) []string {
+func sortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {
 		keys = append(keys, k)
@@ -261,6 +290,9 @@ func put(mapping *yaml.Node, key string, value *yaml.Node) {
 func word(text string) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text}
 }
+
+// number is a weight, which YAML may take for a number.
+func number(text string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: text} }
 
 // fill adds what stands below an account to its mapping.
 func fill(mapping *yaml.Node, a *Account) {
