@@ -65,6 +65,8 @@ func (s *spool) needed(safe uint64, listed func(runKey) bool) (map[uint64]bool, 
 		case rec.Capacity != nil:
 			capacity = rec
 			keep[rec.Seq] = rec.Seq > safe
+		case rec.Preemption != nil:
+			keep[rec.Seq] = rec.Seq > safe
 		}
 	})
 	if err != nil {

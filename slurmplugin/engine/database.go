@@ -194,12 +194,19 @@ func (db *database) writeAll(ctx context.Context, recs []spoolRecord, by judge) 
 	if err := db.usage.WriteRuns(ctx, runs); err != nil {
 		return err
 	}
+	var preemptions []usage.Preemption
 	for _, rec := range recs {
+		if rec.Preemption != nil {
+			preemptions = append(preemptions, rec.Preemption.preemption(db.cluster))
+		}
 		if err := db.writeOther(ctx, rec); err != nil {
 			return err
 		}
 	}
-	return nil
+	if len(preemptions) == 0 {
+		return nil
+	}
+	return db.usage.WritePreemptions(ctx, preemptions)
 }
 
 func (db *database) writeOther(ctx context.Context, rec spoolRecord) error {

@@ -342,10 +342,11 @@ func (e *Engine) Standings(assocs []Assoc) {
 // interval, or if asked for, but not in the midst of a pass. With cut the
 // tracker marks what a snapshot will cover.
 func (e *Engine) news(demand, cut bool) []spoolRecord {
+	gave := e.gaveWay()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	t := e.tracker
-	recs := t.take()
+	recs := append(t.take(), gave...)
 	since := t.now - e.spooled
 	due := since < 0 || since >= fairshare.Instant(e.conf.Load().RefreshInterval.Milliseconds())
 	if !t.passing && (demand || due) {

@@ -12,10 +12,11 @@ import (
 // spoolRecord is one line of the spool: exactly one of its fields but Seq is
 // set. A later record about the same thing replaces an earlier one.
 type spoolRecord struct {
-	Seq      uint64         `json:"seq"`
-	Run      *spoolRun      `json:"run,omitempty"`
-	Demand   *spoolDemand   `json:"demand,omitempty"`
-	Capacity *spoolCapacity `json:"capacity,omitempty"`
+	Seq        uint64           `json:"seq"`
+	Run        *spoolRun        `json:"run,omitempty"`
+	Demand     *spoolDemand     `json:"demand,omitempty"`
+	Capacity   *spoolCapacity   `json:"capacity,omitempty"`
+	Preemption *spoolPreemption `json:"preemption,omitempty"`
 }
 
 // spoolRun is a run as it was at Seen. Times are Unix seconds, Seen is in
