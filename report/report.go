@@ -68,6 +68,9 @@ type Report struct {
 	// tree at the end of the window come last, by name.
 	Rows []Row
 
+	// Open are the runs that had not ended, by job id and start.
+	Open []usage.Run
+
 	// SeenAt is the recorder's last sign of life, zero if it never gave any; Lag
 	// the age of what it had not written by then; QueueSeenAt when the queue was
 	// seen.
@@ -182,7 +185,7 @@ func Build(ctx context.Context, b *budgets.Store, u *usage.Store, cluster string
 	r := &Report{
 		Cluster: rec.Cluster, At: rec.At, Window: rec.Window, Policy: rec.Policy,
 		SeenAt: rec.Recorder.SeenAt, Lag: rec.Recorder.Lag, QueueSeenAt: rec.QueueSeenAt,
-		Stale: rec.Stale, UsedUntil: rec.UsedUntil,
+		Stale: rec.Stale, UsedUntil: rec.UsedUntil, Open: rec.Open,
 	}
 	var milli int64
 	for _, step := range rec.Budget.Capacity {

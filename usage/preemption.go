@@ -136,15 +136,15 @@ func scanPreemption(row pgx.CollectableRow) (Preemption, error) {
 	var p Preemption
 	var f Party
 	var has bool
-	var min, forMin int64
+	var minMS, forMS int64
 	j := &p.Job
 	err := row.Scan(&p.Cluster, &j.JobID, &p.StartedAt, &p.At, &p.Rule, &p.Mode, &p.Node,
-		&j.Restart, &j.Account, &j.User, &j.GPUs, &j.Allocated, &min, &p.ProtectedUntil, &j.QOSPriority, &j.Nice, &j.Ratio, &j.Rank,
-		&has, &f.JobID, &f.Restart, &f.Account, &f.User, &f.GPUs, &f.Allocated, &forMin, &f.QOSPriority, &f.Nice, &f.Ratio, &f.Rank)
+		&j.Restart, &j.Account, &j.User, &j.GPUs, &j.Allocated, &minMS, &p.ProtectedUntil, &j.QOSPriority, &j.Nice, &j.Ratio, &j.Rank,
+		&has, &f.JobID, &f.Restart, &f.Account, &f.User, &f.GPUs, &f.Allocated, &forMS, &f.QOSPriority, &f.Nice, &f.Ratio, &f.Rank)
 	if err != nil {
 		return Preemption{}, err
 	}
-	j.MinRuntime, f.MinRuntime = time.Duration(min)*time.Millisecond, time.Duration(forMin)*time.Millisecond
+	j.MinRuntime, f.MinRuntime = time.Duration(minMS)*time.Millisecond, time.Duration(forMS)*time.Millisecond
 	p.StartedAt, p.At, p.ProtectedUntil = p.StartedAt.UTC(), p.At.UTC(), utc(p.ProtectedUntil)
 	if has {
 		p.For = &f

@@ -32,6 +32,7 @@ Examples:
                                for a script
   gshare -a -o account%-30,used%14,ratio
                                columns of your own choice and width
+  gshare -a --jobs             what runs, and until when it is protected
   gshare -a --json             everything, in full precision
 
 Exit status: 0, 1 on an error, 2 if the command line is wrong.

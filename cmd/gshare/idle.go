@@ -98,15 +98,21 @@ func readIdle(ctx context.Context, tx pgx.Tx, r *report.Report, o options) (*idl
 // showsIdle tells whether a GPU is of somebody who was asked for: of a user by name,
 // else of the accounts whose rows are shown.
 func (s selection) showsIdle(i *metered.Idle, lineage map[string]bool) bool {
+	return s.showsOwner(i.Account, i.User, lineage)
+}
+
+// showsOwner tells whether what a user runs in an account is of somebody who was
+// asked for.
+func (s selection) showsOwner(account, user string, lineage map[string]bool) bool {
 	switch {
-	case len(s.accounts) > 0 && !slices.Contains(s.accounts, i.Account):
+	case len(s.accounts) > 0 && !slices.Contains(s.accounts, account):
 		return false
 	case s.all:
 		return true
 	case s.own:
-		return lineage == nil || lineage[i.Account]
+		return lineage == nil || lineage[account]
 	}
-	return slices.Contains(s.users, i.User)
+	return slices.Contains(s.users, user)
 }
 
 // ofEntitled is what an idle GPU costs, as part of what its account was due in the

@@ -27,6 +27,7 @@ const (
 	optIdle       = "idle"
 	optIdleFor    = "idle-for"
 	optIdlePower  = "idle-power"
+	optJobs       = "jobs"
 	optJSON       = "json"
 	optLong       = "long"
 	optNoHeader   = "noheader"
@@ -59,6 +60,7 @@ func flags() []cli.Flag {
 		&cli.BoolFlag{Name: optIdle, Usage: "list the GPUs that jobs hold now and do nothing with, and what that costs, in place of the accounts"},
 		&cli.DurationFlag{Name: optIdleFor, Value: defaultIdleFor, Usage: "with --idle: those that have been idle for a `TIME` at least (default: 10m)"},
 		&cli.Float64Flag{Name: optIdlePower, Value: metered.WorkingWatts, Usage: "with --idle: a GPU that draws more than so many `WATTS` does something (default: 200)"},
+		&cli.BoolFlag{Name: optJobs, Usage: "list the jobs that run, until when they are protected and what they are charged, in place of the accounts"},
 		&cli.BoolFlag{Name: optJSON, Usage: "print JSON with all fields, in full precision"},
 		&cli.StringFlag{Name: optDSN, Usage: "connect to the database at `DSN`, a libpq connection string or URL"},
 		&cli.StringFlag{Name: optConf, Usage: "read the configuration `FILE`"},
@@ -113,6 +115,9 @@ type options struct {
 	idle      bool // GPUs that do nothing are listed, and no accounts
 	idleFor   time.Duration
 	idlePower float64
+
+	jobs       bool // jobs that run are listed, and no accounts
+	jobColumns []jobColumn
 }
 
 // defaultIdleFor is how long a GPU must have done nothing to be listed: jobs read
@@ -124,22 +129,22 @@ func (p *program) options(c *cli.Context) (options, error) {
 		dsn: c.String(optDSN), conf: c.String(optConf),
 		clusters: lower(words(c.StringSlice(optCluster))),
 		noHeader: c.Bool(optNoHeader), verbose: c.Bool(optVerbose),
-		idle: c.Bool(optIdle), idleFor: c.Duration(optIdleFor), idlePower: c.Float64(optIdlePower),
+		jobs: c.Bool(optJobs), idle: c.Bool(optIdle), idleFor: c.Duration(optIdleFor), idlePower: c.Float64(optIdlePower),
 	}
 	o.named = len(o.clusters) > 0
-	switch {
-	case !o.idle && (c.IsSet(optIdleFor) || c.IsSet(optIdlePower)):
-		return options{}, usagef("--%s and --%s go with --%s", optIdleFor, optIdlePower, optIdle)
-	case o.idle && c.IsSet(optFormat):
-		return options{}, usagef("--%s has columns of its own: leave out --%s", optIdle, optFormat)
-	case o.idleFor < 0 || !(o.idlePower >= 0):
-		return options{}, usagef("--%s and --%s must not be negative", optIdleFor, optIdlePower)
+	if err := o.check(c); err != nil {
+		return options{}, err
 	}
 	var err error
 	if o.show, err = p.selection(c); err != nil {
 		return options{}, err
 	}
-	if o.columns, err = chooseColumns(c.StringSlice(optFormat), c.Bool(optLong), c.Bool(optPartition)); err != nil {
+	if o.jobs {
+		o.jobColumns, err = chooseJobColumns(c.StringSlice(optFormat), c.Bool(optLong))
+	} else {
+		o.columns, err = chooseColumns(c.StringSlice(optFormat), c.Bool(optLong), c.Bool(optPartition))
+	}
+	if err != nil {
 		return options{}, err
 	}
 	switch { // as in sshare the later one would win; here the more machine-readable one does
@@ -150,8 +155,23 @@ func (p *program) options(c *cli.Context) (options, error) {
 	case c.Bool(optParsable):
 		o.layout = parsable
 	}
-	o.metered = !o.idle && (o.layout == asJSON || slices.ContainsFunc(o.columns, func(c column) bool { return slices.Contains(meteredColumns, c.name) }))
+	o.metered = !o.idle && !o.jobs && (o.layout == asJSON || slices.ContainsFunc(o.columns, func(c column) bool { return slices.Contains(meteredColumns, c.name) }))
 	return o, nil
+}
+
+// check refuses options that don't go together.
+func (o *options) check(c *cli.Context) error {
+	switch {
+	case !o.idle && (c.IsSet(optIdleFor) || c.IsSet(optIdlePower)):
+		return usagef("--%s and --%s go with --%s", optIdleFor, optIdlePower, optIdle)
+	case o.idle && o.jobs:
+		return usagef("--%s and --%s don't go together", optIdle, optJobs)
+	case o.idle && c.IsSet(optFormat):
+		return usagef("--%s has columns of its own: leave out --%s", optIdle, optFormat)
+	case o.idleFor < 0 || !(o.idlePower >= 0):
+		return usagef("--%s and --%s must not be negative", optIdleFor, optIdlePower)
+	}
+	return nil
 }
 
 func (p *program) selection(c *cli.Context) (selection, error) {

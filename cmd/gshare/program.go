@@ -83,6 +83,9 @@ func (p *program) act(c *cli.Context) error {
 	if o.idle {
 		return p.actIdle(c.Context, o)
 	}
+	if o.jobs {
+		return p.actJobs(c.Context, o)
+	}
 	reports, err := p.read(c.Context, o)
 	if err != nil {
 		return err
