@@ -41,6 +41,13 @@ func TestAPassIsWhatItHeld(t *testing.T) {
 	require.Equal(t, 10*time.Nanosecond, p.longest())
 }
 
+func TestAPassGivesPriorities(t *testing.T) {
+	look, news := hold{job: readLock, node: readLock}, hold{job: writeLock}
+	require.False(t, pass{}.gave())
+	require.False(t, pass{holds: []hold{look, news}}.gave())
+	require.True(t, pass{holds: []hold{look, news, {job: writeLock, node: readLock}}}.gave())
+}
+
 func TestWhatIsPrinted(t *testing.T) {
 	var out strings.Builder
 	p := &printer{out: &out}
@@ -90,13 +97,16 @@ func TestTree(t *testing.T) {
 func TestOptionsAreChecked(t *testing.T) {
 	good := Options{Jobs: []int{10, 20}, Users: 2, Accounts: 2, Passes: 1, Clients: 1}
 	require.NoError(t, good.check())
+	submissions := good
+	submissions.Passes = 0
+	require.NoError(t, submissions.check())
 	for name, change := range map[string]func(*Options){
-		"no jobs":        func(o *Options) { o.Jobs = nil },
-		"descending":     func(o *Options) { o.Jobs = []int{20, 10} },
-		"too few":        func(o *Options) { o.Jobs = []int{1} },
-		"empty accounts": func(o *Options) { o.Users = 1 },
-		"no pass":        func(o *Options) { o.Passes = 0 },
-		"no client":      func(o *Options) { o.Clients = 0 },
+		"no jobs":         func(o *Options) { o.Jobs = nil },
+		"descending":      func(o *Options) { o.Jobs = []int{20, 10} },
+		"too few":         func(o *Options) { o.Jobs = []int{1} },
+		"empty accounts":  func(o *Options) { o.Users = 1 },
+		"fewer than none": func(o *Options) { o.Passes = -1 },
+		"no client":       func(o *Options) { o.Clients = 0 },
 	} {
 		bad := good
 		change(&bad)
@@ -116,7 +126,7 @@ func TestProbeStructs(t *testing.T) {
 #include "`+header+`"
 int main(void)
 {
-	printf("%zu %zu %zu %zu %zu\n", sizeof(struct probe_hold), offsetof(struct probe_hold, cpu),
+	printf("%zu %zu %zu %zu %zu %zu\n", sizeof(struct probe_hold), offsetof(struct probe_hold, node), offsetof(struct probe_hold, cpu),
 	       offsetof(struct probe, hold), offsetof(struct probe, set), sizeof(struct probe));
 	return 0;
 }
@@ -127,5 +137,5 @@ int main(void)
 	require.NoError(t, err)
 	var h hold
 	var p probeFile
-	require.Equal(t, fmt.Sprintln(unsafe.Sizeof(h), unsafe.Offsetof(h.cpu), unsafe.Offsetof(p.hold), unsafe.Offsetof(p.set), unsafe.Sizeof(p)), string(out))
+	require.Equal(t, fmt.Sprintln(unsafe.Sizeof(h), unsafe.Offsetof(h.node), unsafe.Offsetof(h.cpu), unsafe.Offsetof(p.hold), unsafe.Offsetof(p.set), unsafe.Sizeof(p)), string(out))
 }

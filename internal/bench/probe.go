@@ -5,13 +5,14 @@ package bench
 import (
 	"fmt"
 	"os"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
 )
 
-// What of the job lock a hold is of; Slurm's lock_level_t.
+// What of a lock a hold is of; Slurm's lock_level_t.
 const (
 	readLock  = 1
 	writeLock = 2
@@ -26,7 +27,7 @@ const (
 // hold is one stretch in which the plugin held slurmctld's locks. Times are in
 // nanoseconds.
 type hold struct {
-	job                  uint64
+	job, node            uint32
 	asked, got, released int64
 	cpu                  int64
 }
@@ -98,8 +99,14 @@ type pass struct {
 	holds []hold
 }
 
+// gave tells that the pass gave priorities. These need the nodes as well: who
+// only says that jobs have changed locks these alone.
+func (p pass) gave() bool {
+	return slices.ContainsFunc(p.holds, func(h hold) bool { return h.job == writeLock && h.node == readLock })
+}
+
 // held is for how long the pass held the job lock that way.
-func (p pass) held(how uint64) (sum time.Duration) {
+func (p pass) held(how uint32) (sum time.Duration) {
 	for _, h := range p.holds {
 		if h.job == how {
 			sum += time.Duration(h.released - h.got)
@@ -109,7 +116,7 @@ func (p pass) held(how uint64) (sum time.Duration) {
 }
 
 // heldCPU is how much CPU time of that it used.
-func (p pass) heldCPU(how uint64) (sum time.Duration) {
+func (p pass) heldCPU(how uint32) (sum time.Duration) {
 	for _, h := range p.holds {
 		if h.job == how {
 			sum += time.Duration(h.cpu)

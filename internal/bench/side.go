@@ -40,8 +40,10 @@ type side struct {
 	tools   string
 }
 
-// startSide starts a cluster of 8 nodes with 8 GPUs each: a few jobs run, all
-// others pend.
+// What a cluster has: a few jobs run, all others pend.
+const nodes, gpusPerNode = 8, 8
+
+// startSide starts a cluster.
 func startSide(ctx context.Context, priority string, opts Options) (s *side, err error) {
 	s = &side{name: priority, tools: opts.Tools}
 	defer func(started *side) {
@@ -54,7 +56,7 @@ func startSide(ctx context.Context, priority string, opts Options) (s *side, err
 	}
 	accounts, users := tree(opts.Users, opts.Accounts)
 	s.cluster, err = testcluster.Start(ctx, testcluster.Options{
-		Nodes: 8, GPUsPerNode: 8, CPUsPerNode: 64, Users: users, Accounts: accounts, Slurmdbd: true, Priority: priority,
+		Nodes: nodes, GPUsPerNode: gpusPerNode, CPUsPerNode: 64, Users: users, Accounts: accounts, Slurmdbd: true, Priority: priority,
 		// What 100,000 jobs need: submissions that don't try to start the job
 		// at once, and a scheduler that leaves the locks to others.
 		SlurmConf: []string{
@@ -78,11 +80,15 @@ func startSide(ctx context.Context, priority string, opts Options) (s *side, err
 	if priority != testcluster.Gpubudget {
 		return s, nil
 	}
-	if err := s.cluster.LoadBudgets(ctx, nil); err != nil {
+	// The runs of the last week are to be charged.
+	if err := s.cluster.LoadBudgetsFrom(ctx, time.Now().Add(-history), nil); err != nil {
 		return nil, err
 	}
 	return s, s.addUsage(ctx)
 }
+
+// history is for how long there have been the budgets and the GPUs.
+const history = 30 * 24 * time.Hour
 
 // makeState makes StateSaveLocation, with the probe in it.
 func (s *side) makeState() error {
@@ -172,6 +178,10 @@ func (s *side) addUsage(ctx context.Context) error {
 			LATERAL (VALUES (date_trunc('second', now() - n * interval '12 hours' - k % 600 * interval '1 minute'))) v (t)`,
 		s.cluster.Name())
 	if err == nil {
+		_, err = conn.Exec(ctx, `INSERT INTO gpubudget.capacity (cluster, since, milli_gpus) VALUES ($1, $2, $3)`,
+			s.cluster.Name(), time.Now().Add(-history), nodes*gpusPerNode*1000)
+	}
+	if err == nil {
 		_, err = conn.Exec(ctx, `ANALYZE`)
 	}
 	if err := errors.Join(err, conn.Close(ctx)); err != nil {
@@ -227,8 +237,8 @@ const (
 )
 
 // passes waits for passes, a minute apart, and returns what each cost. Between
-// two of them our plugin also looks at all jobs every few seconds, which takes
-// no write lock: these looks are returned too.
+// two of them our plugin also looks at all jobs every few seconds, and gives no
+// priorities: these looks are returned too.
 func (s *side) passes(ctx context.Context, n int) (passes, looks []pass, err error) {
 	ticker := time.NewTicker(look)
 	defer ticker.Stop()
@@ -262,7 +272,7 @@ func (s *side) passes(ctx context.Context, n int) (passes, looks []pass, err err
 		to := s.probe.count()
 		p := pass{cpu: cpu - start, holds: s.probe.between(holds, to)}
 		switch {
-		case rested && p.held(writeLock) > 0:
+		case rested && p.gave():
 			passes = append(passes, p)
 		case rested && p.held(readLock) > 0:
 			looks = append(looks, p)

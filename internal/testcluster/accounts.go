@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 )
 
 // loadAccounts makes Slurm's associations and QOS, before slurmctld reads them.
@@ -73,11 +74,22 @@ func accountsDump(cluster string, accounts []Account) string {
 // LoadBudgets puts Options.Accounts with their shares into the ledger, through
 // gpubudget's own command, with policy settings if there are any.
 func (c *Cluster) LoadBudgets(ctx context.Context, policy map[string]string) error {
+	return c.loadBudgets(ctx, policy)
+}
+
+// LoadBudgetsFrom is LoadBudgets with all in force from an instant on, which may
+// be in the past.
+func (c *Cluster) LoadBudgetsFrom(ctx context.Context, from time.Time, policy map[string]string) error {
+	return c.loadBudgets(ctx, policy, "--from", from.UTC().Format(time.RFC3339))
+}
+
+func (c *Cluster) loadBudgets(ctx context.Context, policy map[string]string, options ...string) error {
 	file := c.path("etc", "budgets.yaml")
 	if err := os.WriteFile(file, []byte(budgetsYAML(c.opts.Name, c.opts.Accounts, policy)), 0o644); err != nil {
 		return err
 	}
-	_, err := c.Exec(ctx, "root", "gpubudget", "apply", "-i", "-f", file, "--why", "test cluster")
+	args := append([]string{"apply", "-i", "-f", file, "--why", "test cluster"}, options...)
+	_, err := c.Exec(ctx, "root", "gpubudget", args...)
 	return err
 }
 

@@ -47,6 +47,8 @@ void *arena_alloc(struct arena *arena, size_t size)
 
 void arena_reset(struct arena *arena)
 {
+	if (!arena->current) /* nothing was taken */
+		return;
 	for (struct arena_chunk *chunk = arena->first; chunk; chunk = chunk->next)
 		chunk->used = 0;
 	arena->current = NULL;

@@ -485,25 +485,6 @@ static void save_times(void)
 
 /* ---- what the plugin calls ---- */
 
-struct period {
-	time_t now;
-	bool waiting; /* does any job wait that a limit may block? */
-};
-
-static int count_job(void *x, void *arg)
-{
-	const job_record_t *job = x;
-	struct period *period = arg;
-
-	if (IS_JOB_PENDING(job))
-		period->waiting = true;
-	if (!counted(job))
-		return SLURM_SUCCESS;
-	if (!IS_JOB_POWER_UP_NODE(job))
-		add_time(job, period->now);
-	return limits_enforced() ? add_run_secs(x, &period->now) : SLURM_SUCCESS;
-}
-
 /* Limits may block less than before. The backfill scheduler looks at jobs again
  * only if something has happened to one. */
 static void wake_scheduler(void)
@@ -545,28 +526,42 @@ static bool ending(void)
 	return slurmctld_config.shutdown_time != 0;
 }
 
-void limits_period(void)
+bool limits_begin(struct limits_period *period)
 {
-	slurmctld_lock_t locks;
-	assoc_mgr_lock_t assoc_locks;
-	struct period period = { 0 };
-	bool any = lock_lists(&locks, &assoc_locks) && !ending();
+	*period = (struct limits_period){ 0 };
+	if (!assoc_mgr_assoc_list || !assoc_mgr_root_assoc || !assoc_mgr_qos_list || ending())
+		return false;
+	period->now = time(NULL);
+	reset_if_due(period->now);
+	if (last_period)
+		decay(difftime(period->now, last_period));
+	clear_run_secs();
+	return true;
+}
 
-	period.now = time(NULL);
-	if (any) {
-		reset_if_due(period.now);
-		if (last_period)
-			decay(difftime(period.now, last_period));
-		clear_run_secs();
-		jobs_for_each(&(struct jobs_walk){ .see = count_job, .fetch = fetch_state }, &period);
-		last_period = period.now;
-		resize_count = 0;
-	}
-	unlock_lists(&locks, &assoc_locks);
-	if (period.waiting)
+void limits_count(struct limits_period *period, job_record_t *job)
+{
+	if (IS_JOB_PENDING(job))
+		period->waiting = true;
+	if (!counted(job))
+		return;
+	if (!IS_JOB_POWER_UP_NODE(job))
+		add_time(job, period->now);
+	if (limits_enforced())
+		add_run_secs(job, &period->now);
+}
+
+void limits_end(const struct limits_period *period)
+{
+	last_period = period->now;
+	resize_count = 0;
+}
+
+void limits_tell(const struct limits_period *period)
+{
+	if (period->waiting)
 		wake_scheduler();
-	if (any)
-		save_times();
+	save_times();
 }
 
 void limits_reconfigure(bool cleared)

@@ -5,9 +5,12 @@
  * A pass looks at every job under the job read lock and keeps what priorities
  * depend on. With no lock held the Go library ranks everybody, and the shim
  * works the priorities out. Only for those that have changed it takes the job
- * write lock. A job that was purged in between, or changed its owner, QOS, nice
- * value, partitions or priority, is left for the next pass. Of what else may
- * have changed (its size, say) the priority tells as of the look.
+ * write lock. A job that changed its owner, QOS, nice value, partitions or
+ * priority in between is looked at anew. Of what else may have changed (its
+ * size, say) the priority tells as of the look.
+ *
+ * Between passes there are looks alone. Once every PriorityCalcPeriod one of
+ * them, or a pass, also adds up what limits are checked against.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -58,6 +61,7 @@ struct pass {
 	time_t now;
 	int64_t now_ms;
 	bool prioritize;
+	bool counts;     /* usage for limits as well */
 	bool failed;
 	bool given;      /* all priorities are as they should be */
 	const char *why; /* not; NULL if there is no reason to tell */
@@ -66,8 +70,9 @@ struct pass {
 	struct owners owners; /* of the candidates; then the table's */
 	struct gpub_extremes extremes;
 	double *most_tres; /* what extremes.tres points to */
-	uint32_t seen, changed, skipped;
-	int64_t read_ns, write_ns;
+	struct limits_period period;
+	uint32_t seen, changed, gone;
+	int64_t read_ns, rank_ns, write_ns; /* rank_ns: with no lock of jobs */
 };
 
 static int64_t monotonic_ns(void)
@@ -163,6 +168,8 @@ static void widen_extremes(struct pass *pass, const struct score_job *in)
 
 static uint32_t owner_of(struct pass *pass, const job_record_t *job, const struct gpub_job *sighting)
 {
+	if (sighting->assoc_id && sighting->assoc_id < OWNERS_LOW)
+		return sighting->assoc_id; /* there is room for it once it stands somewhere */
 	if (sighting->assoc_id)
 		return owners_add_assoc(&pass->owners, sighting->assoc_id);
 	return owners_add_name(&pass->owners, job->user_id, job->account, sighting->user);
@@ -198,18 +205,16 @@ static void only_look(struct pass *pass)
 	pass->why = OUT_OF_MEMORY;
 }
 
-static int see_job(void *x, void *arg)
+static bool sight(struct pass *pass, job_record_t *job)
 {
-	struct pass *pass = arg;
-	job_record_t *job = x;
 	struct gpub_job *sighting = &pass->batch[pass->batched];
 
 	if (!layout_job_ok(job)) {
 		pass->failed = true;
-		return -1;
+		return false;
 	}
 	if (IS_JOB_REVOKED(job)) /* it is another cluster's */
-		return 0;
+		return true;
 	pass->seen++;
 	flatten_sighting(pass->settings, job, pass->now, sighting);
 	if (pass->prioritize && job_wants_priority(job, pass->settings->weights.flags) &&
@@ -217,7 +222,17 @@ static int see_job(void *x, void *arg)
 		only_look(pass);
 	if (++pass->batched == BATCH)
 		send_batch(pass);
-	return pass->failed ? -1 : 0;
+	return !pass->failed;
+}
+
+/* Limits count whatever becomes of the library. */
+static int see_job(void *x, void *arg)
+{
+	struct pass *pass = arg;
+
+	if (pass->counts)
+		limits_count(&pass->period, x);
+	return (!pass->failed && sight(pass, x)) || pass->counts ? SLURM_SUCCESS : -1;
 }
 
 static void fetch_job(const job_record_t *job)
@@ -244,7 +259,7 @@ static void look(struct pass *pass)
 
 	gpus_of_cluster(&cluster);
 	check(pass, pass->engine->pass_begin(pass->now_ms, &cluster));
-	if (pass->failed)
+	if (pass->failed && !pass->counts)
 		return;
 	jobs_for_each(pass->prioritize ? &prioritizing : &looking, pass);
 	send_batch(pass);
@@ -259,13 +274,21 @@ static void look_locked(struct pass *pass)
 	assoc_mgr_lock_t assoc_locks = { .assoc = READ_LOCK, .qos = READ_LOCK };
 	int64_t begin;
 
+	if (pass->counts)
+		assoc_locks = (assoc_mgr_lock_t){ .assoc = WRITE_LOCK, .qos = WRITE_LOCK, .tres = READ_LOCK };
 	lock_slurmctld(locks);
 	begin = monotonic_ns();
+	table_sweep();
 	assoc_mgr_lock(&assoc_locks);
+	pass->counts = pass->counts && limits_begin(&pass->period);
 	look(pass);
+	if (pass->counts)
+		limits_end(&pass->period);
 	assoc_mgr_unlock(&assoc_locks);
 	pass->read_ns = monotonic_ns() - begin;
 	unlock_slurmctld(locks);
+	if (pass->counts)
+		limits_tell(&pass->period);
 }
 
 /* ---- between the locks ---- */
@@ -309,7 +332,7 @@ static bool work_out(struct pass *pass, const struct table *table)
 	for (uint32_t i = 0; i < queue.count; i++) {
 		struct candidate *c = candidate(i);
 
-		score_job(&table->numbers, table_place(table, c->owner), &c->in, &out);
+		score_job(&table->numbers, table_owner(table, c->owner), &c->in, &out);
 		if (changes(c, &out, pass->settings))
 			queue.changes[queue.change_count++] = i;
 	}
@@ -331,23 +354,31 @@ static void log_score(const job_record_t *job, const struct score *out)
 	     tres, out->nice, out->priority);
 }
 
+/* Has the job changed hands, QOS, nice or site value, partitions or priority
+ * since the look? While one of several partitions pends, the scheduler gives it
+ * the priority that it has in one after the other. */
+static bool altered(const job_record_t *job, const struct candidate *c)
+{
+	return job != c->record || inputs_print(job) != c->read || (!job->part_ptr_list && job->priority != c->priority);
+}
+
 static void write_job(struct pass *pass, const struct table *table, struct candidate *c, struct score *out)
 {
 	uint32_t flags = pass->settings->weights.flags, priority;
 	job_record_t *job = find_job_record(c->job_id);
 
-	if (job != c->record || job->priority != c->priority || !job_wants_priority(job, flags) ||
-	    inputs_print(job) != c->read) {
-		pass->skipped++;
+	if (!job || !job_wants_priority(job, flags)) {
+		pass->gone++;
 		return;
 	}
-	score_job(&table->numbers, table_place(table, c->owner), &c->in, out);
-	priority = out->priority;
-	if (!parts_sorted(job))
+	if (altered(job, c) || !parts_sorted(job)) {
 		priority = set_priority(job);
-	else
+	} else {
+		score_job(&table->numbers, table_owner(table, c->owner), &c->in, out);
 		store_score(job, &c->in, out, pass->settings);
-	log_score(job, out);
+		log_score(job, out);
+		priority = out->priority;
+	}
 	if (job->priority == priority || (flags & GPUB_FLAG_INCR_ONLY && job->priority > priority))
 		return;
 	job->priority = priority;
@@ -409,9 +440,12 @@ static bool write_locked(struct pass *pass, const struct table *table)
 /* Nobody but this thread replaces the table, so it stays. */
 static void give_priorities(struct pass *pass)
 {
+	int64_t begin = monotonic_ns();
 	const struct table *table = rank(pass);
+	bool known = table && work_out(pass, table);
 
-	pass->given = table && work_out(pass, table) && (!queue.change_count || write_locked(pass, table));
+	pass->rank_ns = monotonic_ns() - begin;
+	pass->given = known && (!queue.change_count || write_locked(pass, table));
 }
 
 /* A reconfigure frees the string. */
@@ -462,13 +496,14 @@ static void tell_failure(const struct pass *pass)
 	told = pass->given ? NULL : pass->why ? pass->why : told;
 }
 
-static void run_pass(bool prioritize, struct gpub_job *batch)
+static void run_pass(bool prioritize, bool counts, struct gpub_job *batch)
 {
 	struct timespec now;
 	struct pass pass = {
 		.engine = engine,
 		.settings = settings_now(),
 		.prioritize = prioritize,
+		.counts = counts,
 		.batch = batch,
 	};
 
@@ -479,8 +514,10 @@ static void run_pass(bool prioritize, struct gpub_job *batch)
 	pass.now = now.tv_sec;
 	pass.now_ms = now.tv_sec * (int64_t)1000 + now.tv_nsec / NS_PER_MS;
 	if (prioritize)
-		slurm_shares_update();
+		slurm_shares_ask();
 	look_locked(&pass);
+	if (prioritize)
+		slurm_shares_update();
 	if (pass.prioritize && !pass.failed)
 		give_priorities(&pass);
 	if (prioritize) {
@@ -489,9 +526,9 @@ static void run_pass(bool prioritize, struct gpub_job *batch)
 	}
 	owners_free(&pass.owners);
 	arena_reset(&arena);
-	debug("gpubudget: %s of %u jobs: %u prioritized, %u changed, %u left for the next; %.3f ms under the read lock, %.3f ms under the write lock",
-	      prioritize ? "pass" : "sighting", pass.seen, queue.count, pass.changed, pass.skipped,
-	      pass.read_ns / (double)NS_PER_MS, pass.write_ns / (double)NS_PER_MS);
+	debug("gpubudget: %s of %u jobs: %u prioritized, %u changed, %u gone meanwhile; %.3f ms under the read lock, %.3f ms to rank, %.3f ms under the write lock",
+	      prioritize ? "pass" : "sighting", pass.seen, queue.count, pass.changed, pass.gone,
+	      pass.read_ns / (double)NS_PER_MS, pass.rank_ns / (double)NS_PER_MS, pass.write_ns / (double)NS_PER_MS);
 }
 
 static int64_t calc_period_ms(void)
@@ -547,20 +584,20 @@ static void *pass_thread(void *arg)
 
 	do {
 		int64_t now = monotonic_ns();
+		bool period = now >= next_period;
 
-		if (now >= next_period) {
-			limits_period();
+		if (period) {
 			update_site_factors();
 			next_period = now + calc_period_ms() * NS_PER_MS;
 		}
-		/* Only one of the two: a pass sees every job as well. */
+		/* A pass sees every job as well, and whoever looks may count. */
 		if (wanted() || now >= next_pass) {
 			settings_retry();
-			run_pass(true, batch);
+			run_pass(true, period, batch);
 			next_pass = now + pass_interval_ns();
 			next_sighting = now + SIGHTING_MS * (int64_t)NS_PER_MS;
-		} else if (now >= next_sighting) {
-			run_pass(false, batch);
+		} else if (period || now >= next_sighting) {
+			run_pass(false, period, batch);
 			next_sighting = now + SIGHTING_MS * (int64_t)NS_PER_MS;
 		}
 		next = earlier(next_period, earlier(next_pass, next_sighting));

@@ -102,6 +102,7 @@ EXPORT uint32_t priority_p_set(uint32_t last_prio, job_record_t *job)
 	uint32_t priority;
 
 	(void)last_prio;
+	table_fetch(job->assoc_id);
 	site_factor_g_set(job);
 	priority = set_priority(job);
 	debug2("gpubudget: JobId=%u begins with priority %u", job->job_id, priority);

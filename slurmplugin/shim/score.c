@@ -101,15 +101,10 @@ bool score_unallocated(const struct gpub_table *table, int64_t min_runtime)
 
 /* ---- packed: fairshare.Strict ---- */
 
-static const struct gpub_slot *slot_of(const struct gpub_table *table, uint32_t slot)
-{
-	return &table->slots[slot < table->slot_count ? slot : 0];
-}
-
-bool score_elsewhere(const struct gpub_table *table, const struct gpub_place *place, int64_t min_runtime)
+bool score_elsewhere(const struct gpub_table *table, const struct score_owner *owner, int64_t min_runtime)
 {
 	return table->packed && score_unallocated(table, min_runtime) &&
-	       slot_of(table, place->slot)->unallocated != place->slot;
+	       table->slots[owner->slot].unallocated != owner->slot;
 }
 
 /* A value's amount: that of the last rise that begins no later. */
@@ -169,22 +164,24 @@ static int64_t rest_in(const struct gpub_table *table, const struct score_part *
 	return table->rest_steps - 1 - left;
 }
 
-static void pack(const struct gpub_table *table, const struct gpub_place *place, const struct score_job *job,
+static void pack(const struct gpub_table *table, const struct score_owner *owner, const struct score_job *job,
 		 struct score *out)
 {
-	const struct gpub_slot *slot = slot_of(table, place->slot);
+	struct score_owner elsewhere;
 	int64_t qos = 0, above;
 
-	out->fairshare = place->fairshare;
-	if (score_elsewhere(table, place, job->min_runtime)) {
-		out->fairshare = 0;
+	if (score_elsewhere(table, owner, job->min_runtime)) {
+		const struct gpub_slot *slot = &table->slots[owner->slot];
+
 		qos = slot->unallocated_base;
-		slot = slot_of(table, slot->unallocated);
+		elsewhere = score_owner(table, &(struct gpub_place){ .slot = slot->unallocated });
+		owner = &elsewhere;
 	}
-	qos += amount(table->qos, table->qos_count, job->qos_priority) * slot->qos_unit;
+	qos += amount(table->qos, table->qos_count, job->qos_priority) * owner->qos_unit;
+	out->fairshare = owner->fairshare;
 	out->qos = (double)qos;
-	out->nice = amount(table->nice + slot->nice_first, slot->nice_count, job->nice);
-	above = (int64_t)out->fairshare + qos - out->nice;
+	out->nice = amount(table->nice + owner->nice_first, owner->nice_count, job->nice);
+	above = (int64_t)owner->fairshare + qos - out->nice;
 	out->priority = (uint32_t)(above + rest(table, job, out));
 	for (uint32_t i = 0; i < job->parts_count; i++)
 		job->parts[i].priority = (uint32_t)(above + rest_in(table, &job->parts[i], out));
@@ -225,14 +222,14 @@ static uint32_t priority_of(double sum)
 	return sum >= UINT32_MAX ? UINT32_MAX : (uint32_t)sum;
 }
 
-static void add_up(const struct gpub_table *table, const struct gpub_place *place, const struct score_job *job,
+static void add_up(const struct gpub_table *table, const struct score_owner *owner, const struct score_job *job,
 		   struct score *out)
 {
 	const struct gpub_weights *w = &table->weights;
 
 	out->age = (double)w->age * age_factor(table, job->age);
 	out->assoc = weigh(w->assoc, job->assoc);
-	out->fairshare = score_unallocated(table, job->min_runtime) ? 0 : place->fairshare;
+	out->fairshare = score_unallocated(table, job->min_runtime) ? 0 : owner->fairshare;
 	out->job_size = (double)w->job_size * size_factor(table, job);
 	out->qos = weigh(w->qos, job->qos);
 	out->site = job->site;
@@ -247,13 +244,28 @@ static void add_up(const struct gpub_table *table, const struct gpub_place *plac
 	out->priority = priority_of(columns(out, out->partition, weighted_tres(table, job->tres, out->tres)));
 }
 
-void score_job(const struct gpub_table *table, const struct gpub_place *place, const struct score_job *job,
+struct score_owner score_owner(const struct gpub_table *table, const struct gpub_place *place)
+{
+	struct score_owner owner = { .fairshare = place->fairshare };
+	const struct gpub_slot *slot;
+
+	if (!table->packed)
+		return owner;
+	owner.slot = place->slot < table->slot_count ? place->slot : 0;
+	slot = &table->slots[owner.slot];
+	owner.qos_unit = slot->qos_unit;
+	owner.nice_first = slot->nice_first;
+	owner.nice_count = slot->nice_count;
+	return owner;
+}
+
+void score_job(const struct gpub_table *table, const struct score_owner *owner, const struct score_job *job,
 	       struct score *out)
 {
 	for (uint32_t i = 0; out->tres && i < table->weights.tres_count; i++)
 		out->tres[i] = 0;
 	if (table->packed)
-		pack(table, place, job, out);
+		pack(table, owner, job, out);
 	else
-		add_up(table, place, job, out);
+		add_up(table, owner, job, out);
 }

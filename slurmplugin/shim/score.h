@@ -18,6 +18,16 @@ struct score_part {
 	uint32_t priority;  /* out: what goes into priority_array */
 };
 
+/* Where an owner of jobs stands: his gpub_place, and of its slot what a priority
+ * needs, so that one look finds all. Half a line of the processor's cache. */
+struct score_owner {
+	double fairshare;
+	int64_t qos_unit;
+	uint32_t nice_first, nice_count;
+	uint32_t slot;
+	uint32_t known; /* for owners.h */
+};
+
 /* What a priority depends on besides the job's owner. */
 struct score_job {
 	int64_t age;           /* seconds since age began to count, -1 if it hasn't */
@@ -43,14 +53,17 @@ struct score {
 	uint32_t priority; /* the sum; at least 1 */
 };
 
+/* A place of a table's. */
+struct score_owner score_owner(const struct gpub_table *table, const struct gpub_place *place);
+
 /* Is a job unallocated that asks for this minimum runtime? */
 bool score_unallocated(const struct gpub_table *table, int64_t min_runtime);
 
 /* Does it stand elsewhere than its account's other jobs? */
-bool score_elsewhere(const struct gpub_table *table, const struct gpub_place *place, int64_t min_runtime);
+bool score_elsewhere(const struct gpub_table *table, const struct score_owner *owner, int64_t min_runtime);
 
 /* Fills all of out but the pointer, and the parts' priorities. */
-void score_job(const struct gpub_table *table, const struct gpub_place *place, const struct score_job *job,
+void score_job(const struct gpub_table *table, const struct score_owner *owner, const struct score_job *job,
 	       struct score *out);
 
 #endif

@@ -15,54 +15,41 @@ static uint32_t fallback(const job_record_t *job)
 
 /* If none of the account's jobs that pended was unallocated, there is no place for
  * them yet. */
-static void want_place(const struct gpub_table *numbers, const struct gpub_place *place, int64_t min_runtime)
+static void want_place(const struct gpub_table *numbers, const struct score_owner *owner, int64_t min_runtime)
 {
-	if (score_elsewhere(numbers, place, min_runtime) && place->slot < numbers->slot_count && !numbers->slots[place->slot].unallocated)
+	if (score_elsewhere(numbers, owner, min_runtime) && !numbers->slots[owner->slot].unallocated)
 		pass_want();
 }
 
-/* The settings that the table was made by, though there may be others by now. */
+/* The settings that the table was made by, though there may be others by now.
+ * The association manager's locks are not taken: it frees no record before
+ * slurmctld has taken it from all jobs, under the job write lock. */
 static uint32_t work_out(job_record_t *job, const struct table *table)
 {
-	assoc_mgr_lock_t locks = { .assoc = READ_LOCK, .qos = READ_LOCK };
+	const struct score_owner *owner;
 	time_t now = time(NULL);
-	int64_t min_runtime = min_runtime_asked(job, now);
-	struct gpub_place place;
 	struct score_job in;
 	struct score out;
 	static bool told; /* guarded as the arena */
 	bool ok;
 
-	assoc_mgr_lock(&locks);
-	ok = read_inputs(table->settings, &arena, job, min_runtime, now, &in);
-	place = *table_place_of(table, job);
-	assoc_mgr_unlock(&locks);
-	ok = ok && prepare_score(table->settings, &arena, &out);
+	ok = read_inputs(table->settings, &arena, job, min_runtime_asked(job, now), now, &in) &&
+	     prepare_score(table->settings, &arena, &out);
 	if (first_failure(&told, !ok))
 		error("gpubudget: " OUT_OF_MEMORY ": JobId=%u and others get no new priority until the next pass",
 		      job->job_id);
 	if (!ok)
 		return fallback(job);
-	want_place(&table->numbers, &place, min_runtime);
-	score_job(&table->numbers, &place, &in, &out);
+	owner = table_owner_of(table, job);
+	want_place(&table->numbers, owner, in.min_runtime);
+	score_job(&table->numbers, owner, &in, &out);
 	store_score(job, &in, &out, table->settings);
 	return out.priority;
 }
 
-static uint32_t ask(job_record_t *job)
-{
-	const struct table *table = table_read(job->assoc_id);
-	uint32_t priority;
-
-	if (!table)
-		return fallback(job);
-	priority = work_out(job, table);
-	table_done();
-	return priority;
-}
-
 uint32_t set_priority(job_record_t *job)
 {
+	const struct table *table = table_now();
 	uint32_t priority;
 
 	if (!layout_job_ok(job))
@@ -78,7 +65,7 @@ uint32_t set_priority(job_record_t *job)
 	}
 	if (!parts_sorted(job))
 		list_sort(job->part_ptr_list, priority_sort_part_tier);
-	priority = ask(job);
+	priority = table ? work_out(job, table) : fallback(job);
 	arena_reset(&arena);
 	return priority;
 }

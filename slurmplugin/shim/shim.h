@@ -69,7 +69,8 @@ static inline bool first_failure(bool *told, bool failing)
 {
 	bool first = failing && !*told;
 
-	*told = failing;
+	if (*told != failing) /* where all goes well, nobody waits for this line */
+		*told = failing;
 	return first;
 }
 
@@ -167,11 +168,14 @@ struct table {
 	struct gpub_table numbers;       /* weights.tres is that of the settings */
 	const struct settings *settings; /* that they were made by */
 	struct owners owners;
+	struct score_owner unknown;      /* where who isn't known stands */
+	struct table *replaced;          /* before this one, which is by now too */
 };
-/* To work out the priority of a job of this association, 0 if it has none. NULL
- * before the first. Otherwise it stays until table_done. */
-const struct table *table_read(uint32_t assoc_id);
-void table_done(void);
+/* The one in force, NULL before the first. Needs the job write lock, for as
+ * long as it is used. */
+const struct table *table_now(void);
+/* Tells the processor what the priority of a job of this association will need. */
+void table_fetch(uint32_t assoc_id);
 /* Why priorities stay as they were, for the log. */
 #define OUT_OF_MEMORY "out of memory"
 #define LIBRARY_FAILED "libgpubudget.so failed, as it said above"
@@ -179,16 +183,18 @@ void table_done(void);
  * there. */
 struct table *table_make(const struct gpub_engine *e, const struct settings *settings,
 			 const struct gpub_extremes *extremes, const char **why);
-/* Takes over the table, or NULL. */
+/* Takes over the table, or NULL. Only who is the pass may call this. */
 void table_replace(struct table *by);
+/* Frees those that were replaced. Needs the job lock, to read at least. */
+void table_sweep(void);
 void table_free(struct table *table);
-/* Of an owner of the table's. */
-const struct gpub_place *table_place(const struct table *table, uint32_t owner);
-/* Of any job's owner. */
-const struct gpub_place *table_place_of(const struct table *table, const job_record_t *job);
+/* Where an owner of the table's stands. */
+const struct score_owner *table_owner(const struct table *table, uint32_t number);
+/* Where any job's owner does. */
+const struct score_owner *table_owner_of(const struct table *table, const job_record_t *job);
 
-/* set.c: one job's priority, at once. Needs the job write lock, takes the
- * association manager's. Fills the record, returns the priority. */
+/* set.c: one job's priority, at once. Needs the job write lock. Fills the
+ * record, returns the priority. */
 uint32_t set_priority(job_record_t *job);
 
 /* pass.c: the thread that recalculates. */
@@ -200,8 +206,20 @@ void pass_want(void);
 
 /* limits.c: usage for GrpTRESMins, GrpWall and GrpTRESRunMins. */
 void limits_start(void);
-/* Once every PriorityCalcPeriod. Takes its locks. */
-void limits_period(void);
+/* One stretch that usage is added up in, once every PriorityCalcPeriod, in the
+ * course of a look at all jobs. */
+struct limits_period {
+	time_t now;
+	bool waiting; /* does any job wait that a limit may block? */
+};
+/* Need the job read lock and the association manager's: assoc and qos to write,
+ * tres to read. Without slurmdbd, or as slurmctld ends, there is nothing to
+ * count: false. */
+bool limits_begin(struct limits_period *period);
+void limits_count(struct limits_period *period, job_record_t *job); /* each job, once */
+void limits_end(const struct limits_period *period);
+/* When these have been given back. Takes its own. */
+void limits_tell(const struct limits_period *period);
 /* After a reconfigure; cleared if slurmctld has counted run seconds anew. */
 void limits_reconfigure(bool cleared);
 /* A job gives back its nodes or changes size. Needs the job write lock. */
@@ -215,11 +233,13 @@ bool standings_update(const struct gpub_engine *e, struct table *table, const ch
 void standings_update_one(slurmdb_assoc_rec_t *assoc);
 
 /* slurmshares.c: the same, by Slurm's own shares. */
-/* Asks the library whether priorities go by them, and if so brings all
- * associations up to date. Takes its locks. */
-bool slurm_shares_update(void);
-/* What slurm_shares_update said last. */
+/* Asks the library whether priorities go by them, before a look. */
+void slurm_shares_ask(void);
+/* What slurm_shares_ask was told last. */
 bool slurm_shares_in_force(void);
+/* If they do: brings all associations up to date, by what is used by now. Takes
+ * its locks. */
+void slurm_shares_update(void);
 
 /* listing.c: what sprio reads. */
 gpub_list factors_list(gpub_list job_ids, gpub_list uids, const char *partitions, uid_t uid);

@@ -103,18 +103,22 @@ static void update(const struct gpub_engine *e)
 	free(all.assocs);
 }
 
-bool slurm_shares_update(void)
+void slurm_shares_ask(void)
+{
+	const struct gpub_engine *e = __atomic_load_n(&engine, __ATOMIC_ACQUIRE);
+
+	__atomic_store_n(&in_force, e && e->shares() == GPUB_SHARES_SLURM, __ATOMIC_RELAXED);
+}
+
+void slurm_shares_update(void)
 {
 	const struct gpub_engine *e = __atomic_load_n(&engine, __ATOMIC_ACQUIRE);
 	assoc_mgr_lock_t locks = { .assoc = WRITE_LOCK };
-	bool by_slurm = e && e->shares() == GPUB_SHARES_SLURM;
 
-	__atomic_store_n(&in_force, by_slurm, __ATOMIC_RELAXED);
-	if (!by_slurm)
-		return false;
+	if (!e || !in_force)
+		return;
 	assoc_mgr_lock(&locks);
 	if (assoc_mgr_root_assoc && assoc_mgr_assoc_list)
 		update(e);
 	assoc_mgr_unlock(&locks);
-	return true;
 }

@@ -68,14 +68,17 @@ static void add_nameless(struct gathering *all)
 		const struct owner *o = &all->owners->all[i];
 
 		if (!o->assoc_id)
-			add(all, NULL, (struct gpub_assoc){ .user_id = o->user_id, .account = o->account, .user = o->user }, i);
+			add(all, NULL, (struct gpub_assoc){ .user_id = o->user_id, .account = o->account, .user = o->user },
+			    OWNERS_LOW + i);
 	}
 }
 
-static void answer_all(const struct gathering *all, bool by_slurm)
+static void answer_all(const struct gathering *all, const struct gpub_table *numbers, bool by_slurm)
 {
 	for (uint32_t i = 0; i < all->count; i++) {
-		all->owners->all[all->owner[i]].place = all->assocs[i].place;
+		struct score_owner standing = score_owner(numbers, &all->assocs[i].place);
+
+		owners_place(all->owners, all->owner[i], &standing);
 		if (all->records[i] && !by_slurm)
 			answer(all->records[i], &all->assocs[i]);
 	}
@@ -83,19 +86,12 @@ static void answer_all(const struct gathering *all, bool by_slurm)
 
 /* An owner of whom nothing is heard (his association is gone) stands where
  * nobody is known. */
-static void forget_places(struct table *table)
-{
-	for (uint32_t i = 0; i < table->owners.count; i++)
-		table->owners.all[i].place = table->numbers.unknown;
-}
-
 static bool update_all(const struct gpub_engine *e, struct table *table, const char **why)
 {
 	uint32_t assocs = assoc_mgr_assoc_list ? list_count(assoc_mgr_assoc_list) : 0;
 	struct gathering all = { .owners = &table->owners, .room = assocs + table->owners.count };
 	bool ok;
 
-	forget_places(table);
 	all.records = calloc(all.room + 1, sizeof(*all.records));
 	all.assocs = calloc(all.room + 1, sizeof(*all.assocs));
 	all.owner = calloc(all.room + 1, sizeof(*all.owner));
@@ -107,7 +103,7 @@ static bool update_all(const struct gpub_engine *e, struct table *table, const c
 		add_nameless(&all);
 	ok = ok && (!all.count || e->standings(all.assocs, all.count) == GPUB_OK);
 	if (ok)
-		answer_all(&all, slurm_shares_in_force());
+		answer_all(&all, &table->numbers, slurm_shares_in_force());
 	free(all.records);
 	free(all.assocs);
 	free(all.owner);

@@ -2,47 +2,52 @@
 /*
  * table.c: the numbers that priorities are worked out with, from one pass to
  * the next. A table is made beside the one in force and never changed once it
- * is; readers hold a lock that the pass takes only to put the next one in its
- * place. If a table can't be made, the last one stays.
+ * is; readers take no lock for it, but hold the job write lock, and what was
+ * replaced is freed once that has been given back. If a table can't be made,
+ * the last one stays.
  */
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "shim.h"
 
-static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
-static struct table *in_force;
+#define LINE 64 /* of the processor's cache */
+
+/* What readers find first. All but the table itself only tells the processor
+ * what they are going to look at; it is never followed. */
+static struct {
+	struct table *table;
+	const struct score_owner *low;
+	const struct gpub_rise *qos;
+	const struct settings *settings;
+} in_force __attribute__((aligned(LINE)));
+
+static struct table *replaced; /* which readers may still hold */
 
 static void fetch(const void *from, size_t size)
 {
-	for (size_t i = 0; i < size; i += 64)
+	for (size_t i = 0; i < size; i += LINE)
 		__builtin_prefetch((const char *)from + i);
 }
 
 /* A thread that submits one job finds nothing of it in its cache: all that it
  * will look at is to be on its way while it waits for the first of it. */
-const struct table *table_read(uint32_t assoc_id)
+void table_fetch(uint32_t assoc_id)
 {
-	const struct table *table = __atomic_load_n(&in_force, __ATOMIC_RELAXED);
+	const struct table *table = __atomic_load_n(&in_force.table, __ATOMIC_RELAXED);
+	const struct score_owner *low = __atomic_load_n(&in_force.low, __ATOMIC_RELAXED);
+	const struct settings *settings = __atomic_load_n(&in_force.settings, __ATOMIC_RELAXED);
 
-	if (table)
-		fetch(table, sizeof(*table)); /* an address is all that it is so far */
-	pthread_rwlock_rdlock(&lock);
-	if (!(table = in_force)) {
-		pthread_rwlock_unlock(&lock);
-		return NULL;
-	}
-	if (assoc_id < table->owners.lows)
-		__builtin_prefetch(&table->owners.low[assoc_id]);
-	__builtin_prefetch(table->numbers.qos);
-	__builtin_prefetch(table->numbers.nice);
-	__builtin_prefetch(table->numbers.slots);
-	return table;
+	if (!table || !low)
+		return;
+	__builtin_prefetch(low + (assoc_id < OWNERS_LOW ? assoc_id : 0));
+	fetch(table, sizeof(*table));
+	fetch(settings, sizeof(*settings));
+	__builtin_prefetch(__atomic_load_n(&in_force.qos, __ATOMIC_RELAXED));
 }
 
-void table_done(void)
+const struct table *table_now(void)
 {
-	pthread_rwlock_unlock(&lock);
+	return __atomic_load_n(&in_force.table, __ATOMIC_ACQUIRE);
 }
 
 void table_free(struct table *table)
@@ -56,13 +61,26 @@ void table_free(struct table *table)
 
 void table_replace(struct table *by)
 {
+	struct table *old = in_force.table;
+
+	__atomic_store_n(&in_force.table, by, __ATOMIC_RELEASE);
+	__atomic_store_n(&in_force.low, by ? by->owners.low : NULL, __ATOMIC_RELAXED);
+	__atomic_store_n(&in_force.qos, by ? by->numbers.qos : NULL, __ATOMIC_RELAXED);
+	__atomic_store_n(&in_force.settings, by ? by->settings : NULL, __ATOMIC_RELAXED);
+	if (!old)
+		return;
+	old->replaced = replaced;
+	replaced = old;
+}
+
+void table_sweep(void)
+{
 	struct table *old;
 
-	pthread_rwlock_wrlock(&lock);
-	old = in_force;
-	__atomic_store_n(&in_force, by, __ATOMIC_RELAXED);
-	pthread_rwlock_unlock(&lock);
-	table_free(old);
+	while ((old = replaced)) {
+		replaced = old->replaced;
+		table_free(old);
+	}
 }
 
 /* Can score_job rely on it? */
@@ -120,7 +138,10 @@ static bool fill(struct table *table, const struct gpub_engine *e, const struct 
 	if (e->fill(t) != GPUB_OK)
 		return false;
 	*why = "libgpubudget.so gave numbers that can't be";
-	return sound(t);
+	if (!sound(t))
+		return false;
+	table->unknown = score_owner(t, &t->unknown);
+	return true;
 }
 
 struct table *table_make(const struct gpub_engine *e, const struct settings *settings,
@@ -138,9 +159,24 @@ struct table *table_make(const struct gpub_engine *e, const struct settings *set
 	return NULL;
 }
 
-const struct gpub_place *table_place(const struct table *table, uint32_t owner)
+const struct score_owner *table_owner(const struct table *table, uint32_t number)
 {
-	return owner < table->owners.count ? &table->owners.all[owner].place : &table->numbers.unknown;
+	const struct score_owner *owner = owners_standing(&table->owners, number);
+
+	return owner ? owner : &table->unknown;
+}
+
+/* Of an association that the last pass did not know. */
+static uint32_t parent_of(const struct table *table, const slurmdb_assoc_rec_t *assoc)
+{
+	assoc_mgr_lock_t locks = { .assoc = READ_LOCK };
+	uint32_t number = OWNERS_NONE;
+
+	assoc_mgr_lock(&locks);
+	if (assoc->usage && assoc->usage->parent_assoc_ptr)
+		number = owners_find_assoc(&table->owners, assoc->usage->parent_assoc_ptr->id);
+	assoc_mgr_unlock(&locks);
+	return number;
 }
 
 /*
@@ -148,19 +184,18 @@ const struct gpub_place *table_place(const struct table *table, uint32_t owner)
  * knew, stands where any guest of his account stands, and if that is not known
  * either where users of unknown accounts do. The next pass puts it right.
  */
-const struct gpub_place *table_place_of(const struct table *table, const job_record_t *job)
+const struct score_owner *table_owner_of(const struct table *table, const job_record_t *job)
 {
-	const slurmdb_assoc_rec_t *assoc = job->assoc_ptr;
-	uint32_t owner;
+	uint32_t number;
 
-	if (!assoc) {
-		owner = owners_find_name(&table->owners, job->user_id, job->account);
-		if (owner == OWNERS_NONE)
+	if (!job->assoc_ptr) {
+		number = owners_find_name(&table->owners, job->user_id, job->account);
+		if (number == OWNERS_NONE)
 			pass_want();
-		return table_place(table, owner);
+		return table_owner(table, number);
 	}
-	owner = owners_find_assoc(&table->owners, assoc->id);
-	if (owner == OWNERS_NONE && assoc->usage && assoc->usage->parent_assoc_ptr)
-		owner = owners_find_assoc(&table->owners, assoc->usage->parent_assoc_ptr->id);
-	return table_place(table, owner);
+	number = owners_find_assoc(&table->owners, job->assoc_id);
+	if (number == OWNERS_NONE)
+		number = parent_of(table, job->assoc_ptr);
+	return table_owner(table, number);
 }

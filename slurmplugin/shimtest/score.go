@@ -71,7 +71,8 @@ func Score(t *fairshare.Table, row fairshare.Row, job *fairshare.Job, f *fairsha
 	var out C.struct_score
 	out.tres = array(&pins, f.TRES)
 	at := place(row)
-	C.score_job(&table, &at, &in, &out)
+	owner := C.score_owner(&table, &at)
+	C.score_job(&table, &owner, &in, &out)
 
 	f.Age, f.Assoc, f.Fairshare = float64(out.age), float64(out.assoc), float64(out.fairshare)
 	f.JobSize, f.Partition, f.QOS = float64(out.job_size), float64(out.partition), float64(out.qos)

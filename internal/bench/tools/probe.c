@@ -47,6 +47,7 @@ static void timed_lock(slurmctld_lock_t locks)
 	hold.asked = clock_ns(CLOCK_MONOTONIC);
 	real_lock(locks);
 	hold.job = locks.job;
+	hold.node = locks.node;
 	cpu_at_lock = clock_ns(CLOCK_THREAD_CPUTIME_ID);
 	hold.got = clock_ns(CLOCK_MONOTONIC);
 }

@@ -14,7 +14,7 @@
 
 /* One stretch between lock_slurmctld and unlock_slurmctld of the plugin. */
 struct probe_hold {
-	uint64_t job; /* what of the job lock: 0 nothing, 1 read, 2 write */
+	uint32_t job, node; /* what of these locks: 0 nothing, 1 read, 2 write */
 	int64_t asked, got, released;
 	int64_t cpu; /* spent while it held */
 };

@@ -63,13 +63,14 @@ static struct gpub_job job(uint32_t id, const char *account)
 /* The older of two jobs of one owner, and the columns of the younger. */
 static void score(const struct gpub_table *table, const struct gpub_assoc *owner)
 {
+	struct score_owner at = score_owner(table, &owner->place);
 	struct score_part parts[] = { { .factor = 1 }, { .factor = 0.5 } };
 	struct score_job old = { .age = 20 }, young = { .age = 10, .parts = parts, .parts_count = 2 };
 	struct score a, b = { 0 };
 
 	a = b;
-	score_job(table, &owner->place, &old, &a);
-	score_job(table, &owner->place, &young, &b);
+	score_job(table, &at, &old, &a);
+	score_job(table, &at, &young, &b);
 	printf("the older job is first: %d\n", a.priority > b.priority && b.priority > 0);
 	printf("partitions have priorities: %d\n", parts[0].priority > 0 && parts[1].priority > 0);
 	printf("columns add up: %d\n", a.age + a.assoc + a.fairshare + a.job_size + a.partition + a.qos + a.site - a.nice ==

@@ -22,7 +22,7 @@ func main() {
 	jobs := flag.String("jobs", "1000,10000", "numbers of pending jobs, ascending, separated by commas")
 	flag.IntVar(&opts.Users, "users", 5000, "users who have them")
 	flag.IntVar(&opts.Accounts, "accounts", 500, "accounts these are in")
-	flag.IntVar(&opts.Passes, "passes", 3, "recalculations measured at each number of jobs, one a minute")
+	flag.IntVar(&opts.Passes, "passes", 3, "recalculations measured at each number of jobs, one a minute; 0 for submissions alone")
 	flag.IntVar(&opts.Clients, "clients", 2, "processes that submit at a time")
 	flag.StringVar(&opts.Tools, "tools", "build/bench", "where probe.so and submit are")
 	flag.Parse()
