@@ -61,10 +61,17 @@ func (p *Additive) factor(account, user string) float64 {
 	if p.ranking == nil {
 		return 0
 	}
-	if u, ok := p.ranking.User(account, user); ok {
-		return u.Factor
+	return p.factorAt(p.ranking.Seat(account, user))
+}
+
+func (p *Additive) factorAt(seat Seat) float64 {
+	if p.ranking == nil {
+		return 0
 	}
-	if a, ok := p.ranking.Account(account); ok {
+	switch a, u := p.ranking.At(seat); {
+	case u != nil:
+		return u.Factor
+	case a != nil:
 		return a.Factor
 	}
 	return 0

@@ -24,7 +24,7 @@ const (
 
 // group is the accounts that share a place in the order.
 type group struct {
-	accounts []string
+	accounts []int   // by their places in the ranking
 	users    int64   // steps needed: one for each level, one for users not listed
 	nice     []int64 // values seen, and 0
 	funded   bool
@@ -37,24 +37,26 @@ type group struct {
 // jobs of funded ones that ask to be unallocated, if there are any, and all other
 // jobs of these.
 func groupAccounts(r *Ranking, seen *Seen) []group {
-	groups := []group{{users: 1, nice: elsewhere(r, seen).sorted(0)}}
+	groups := make([]group, 1, len(r.Accounts)+1)
+	groups[0] = group{users: 1, nice: elsewhere(r, seen).sorted(0)}
 	var funded []group
-	places := make([]*AccountStanding, len(r.Accounts))
+	places := make([]int, len(r.Accounts))
 	for i := range places {
-		places[i] = &r.Accounts[i]
+		places[i] = i
 	}
-	slices.SortStableFunc(places, ComparePlaces)
+	compare := func(x, y int) int { return ComparePlaces(&r.Accounts[x], &r.Accounts[y]) }
+	slices.SortStableFunc(places, compare)
 	users := usersSteps(r)
 	for len(places) > 0 {
 		n := 1
-		for n < len(places) && ComparePlaces(places[0], places[n]) == 0 {
+		for n < len(places) && compare(places[0], places[n]) == 0 {
 			n++
 		}
-		g := newGroup(places[:n], users, seen)
+		g := newGroup(r, places[:n:n], users, seen)
 		if !g.funded {
 			groups = append(groups, g)
 		} else {
-			groups = append(groups, unallocatedOf(&g, seen)...)
+			groups = append(groups, unallocatedOf(r, &g, seen)...)
 			funded = append(funded, g)
 		}
 		places = places[n:]
@@ -62,15 +64,14 @@ func groupAccounts(r *Ranking, seen *Seen) []group {
 	return append(groups, funded...)
 }
 
-func newGroup(equals []*AccountStanding, users map[string]int64, seen *Seen) group {
-	g := group{users: 1, funded: equals[0].Funded}
-	nice := values{}
-	for _, account := range equals {
-		g.accounts = append(g.accounts, account.Name)
-		g.users = max(g.users, users[account.Name])
-		nice.addAll(seen.nice[account.Name])
+func newGroup(r *Ranking, equals []int, users []int64, seen *Seen) group {
+	g := group{accounts: equals, users: 1, funded: r.Accounts[equals[0]].Funded}
+	var nice union
+	for _, a := range equals {
+		g.users = max(g.users, users[a])
+		nice.add(seen.nice[r.Accounts[a].Name])
 		if !g.funded { // all its jobs are unallocated
-			nice.addAll(seen.unallocated[account.Name])
+			nice.add(seen.unallocated[r.Accounts[a].Name])
 		}
 	}
 	g.nice = nice.sorted(0)
@@ -80,25 +81,31 @@ func newGroup(equals []*AccountStanding, users map[string]int64, seen *Seen) gro
 // unallocatedOf is the place of the jobs of a group that ask to be unallocated;
 // none if there are no such jobs. What they use is charged to nobody, so users
 // are not told apart.
-func unallocatedOf(g *group, seen *Seen) []group {
-	nice, found := values{}, false
-	for _, account := range g.accounts {
-		those := seen.unallocated[account]
-		nice.addAll(those)
-		found = found || those != nil
+func unallocatedOf(r *Ranking, g *group, seen *Seen) []group {
+	if len(seen.unallocated) == 0 {
+		return nil
 	}
-	if !found {
+	var nice union
+	for _, a := range g.accounts {
+		nice.add(seen.unallocated[r.Accounts[a].Name])
+	}
+	if nice.of == nil {
 		return nil
 	}
 	return []group{{accounts: g.accounts, users: 1, nice: nice.sorted(0), unallocated: true}}
 }
 
-// usersSteps is by account how many steps its users need.
-func usersSteps(r *Ranking) map[string]int64 {
-	steps := make(map[string]int64, len(r.Accounts))
+// usersSteps is by account how many steps its users need. These are in the order
+// of the accounts.
+func usersSteps(r *Ranking) []int64 {
+	steps := make([]int64, len(r.Accounts))
+	a := 0
 	for i := range r.Users {
 		u := &r.Users[i]
-		steps[u.Account] = max(steps[u.Account], int64(u.Level)+2)
+		for r.Accounts[a].Name != u.Account {
+			a++
+		}
+		steps[a] = max(steps[a], int64(u.Level)+2)
 	}
 	return steps
 }

@@ -22,10 +22,19 @@ type Ranking struct {
 	Users      []UserStanding    // in the order of Accounts, then by name
 	Unbudgeted []Charge          // see Usage.Unbudgeted; nothing of Ahead
 
+	seating  *seating
 	accounts map[string]int
 	users    map[memberKey]int
 	homes    map[string]string
 }
+
+// Seat is where a user of an account is in Rankings, for who looks him up again
+// and again: what is alike in all Rankings of a Ranker while the budget stays as
+// it is. The zero Seat is of an account that isn't known.
+type Seat struct{ account, user int32 } // from 1; 0 for none
+
+// seating is what Rankings of the same seats have in common: the pointer.
+type seating struct{ _ byte }
 
 // AccountStanding is how an account stands.
 type AccountStanding struct {
@@ -90,6 +99,34 @@ func (r *Ranking) User(account, user string) (s *UserStanding, ok bool) {
 		return nil, false
 	}
 	return &r.Users[i], true
+}
+
+// Seat finds the seat of a user in an account; a user who is no member, or "",
+// has that of the account's guests.
+func (r *Ranking) Seat(account, user string) (s Seat) {
+	if i, ok := r.accounts[account]; ok {
+		s.account = int32(i) + 1 //nolint:gosec // all are in memory
+	}
+	if i, ok := r.users[memberKey{account, user}]; ok {
+		s.user = int32(i) + 1 //nolint:gosec // likewise
+	}
+	return s
+}
+
+// Seats tells whether the seats of another Ranking are those of r.
+func (r *Ranking) Seats(of *Ranking) bool {
+	return of != nil && r.seating != nil && r.seating == of.seating
+}
+
+// At are the standings at a seat; nil where there is none.
+func (r *Ranking) At(s Seat) (account *AccountStanding, user *UserStanding) {
+	if s.account > 0 {
+		account = &r.Accounts[s.account-1]
+	}
+	if s.user > 0 {
+		user = &r.Users[s.user-1]
+	}
+	return account, user
 }
 
 // DefaultAccount is the account of a job that names none: the user's first by

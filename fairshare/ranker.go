@@ -35,6 +35,7 @@ type carried struct {
 
 // frame is what rankings have in common while nothing of the budget changes.
 type frame struct {
+	seating  seating
 	shape    *shape
 	closed   *shape // with closed accounts where they stood last
 	accounts []AccountStanding
@@ -107,7 +108,7 @@ func (k *Ranker) Rank() *Ranking {
 	r := &Ranking{
 		Window: k.window, Unbudgeted: k.used.Unbudgeted,
 		Accounts: slices.Clone(f.accounts), Users: slices.Clone(f.users),
-		accounts: f.byAccount, users: f.byUser, homes: f.homes,
+		seating: &f.seating, accounts: f.byAccount, users: f.byUser, homes: f.homes,
 	}
 	k.fill(r)
 	k.measure(r)

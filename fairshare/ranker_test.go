@@ -74,6 +74,49 @@ func TestARankerRanksALargeClusterLikeAnyOther(t *testing.T) {
 	}
 }
 
+// A seat finds what names find, in all rankings of a ranker as long as nobody
+// comes or goes.
+func TestSeats(t *testing.T) {
+	in := largeInput(20, 200, 0)
+	k := fairshare.NewRanker(in.Budget)
+	first := rankWith(k, in)
+	in.Window.From, in.Window.Until = in.Window.From+1000, in.Window.Until+1000
+	second := rankWith(k, in)
+	require.True(t, second.Seats(first))
+	require.False(t, second.Seats(fairshare.Rank(in)))
+	require.False(t, second.Seats(nil))
+	strict, additive := fairshare.NewStrict(second, fairshare.Weights{}, fairshare.ClusterSize{}, nil), fairshare.NewAdditive(second, fairshare.Weights{Fairshare: 1000}, fairshare.ClusterSize{})
+	names := [][2]string{{"root", ""}, {"nowhere", "nobody"}, {"root", first.Users[0].User}, {first.Users[0].Account, "guest"}}
+	for i := range first.Users {
+		names = append(names, [2]string{first.Users[i].Account, first.Users[i].User})
+	}
+	for _, n := range names {
+		seat := first.Seat(n[0], n[1])
+		account, user := second.At(seat)
+		wantAccount, known := second.Account(n[0])
+		require.Equal(t, known, account != nil)
+		if known {
+			require.Same(t, wantAccount, account)
+		}
+		wantUser, member := second.User(n[0], n[1])
+		require.Equal(t, member, user != nil)
+		if member {
+			require.Same(t, wantUser, user)
+		}
+		require.Equal(t, strict.Row(n[0], n[1]), strict.RowAt(seat))
+		require.Equal(t, additive.Row(n[0], n[1]), additive.RowAt(seat))
+	}
+}
+
+// Who joins an account takes a seat: those of rankings before don't hold.
+func TestSeatsChangeWithTheTree(t *testing.T) {
+	in := largeInput(20, 200, 20) // of changes in the window
+	k := fairshare.NewRanker(in.Budget)
+	late := rankWith(k, in)
+	in.Window.Until = in.Window.From + 1
+	require.False(t, rankWith(k, in).Seats(late))
+}
+
 // BenchmarkRanker ranks again and again, a second later each time, by what each
 // user used in the week in sum.
 func BenchmarkRanker(b *testing.B) {

@@ -122,11 +122,40 @@ func (v *values) addAll(others *values) {
 	}
 }
 
+// sorted are the values of a set, which may be nil, and some more.
 func (v *values) sorted(always ...int64) []int64 {
-	all := append(slices.Collect(maps.Keys(v.all)), always...)
+	if v == nil {
+		v = &values{}
+	}
+	all := make([]int64, 0, len(v.all)+len(always))
+	all = append(slices.AppendSeq(all, maps.Keys(v.all)), always...)
 	slices.Sort(all)
 	return slices.Compact(all)
 }
+
+// union is several sets put together; mostly there is one.
+type union struct {
+	of  *values // nil if there is none
+	own bool    // nobody else's
+}
+
+// add adds a set, which may be nil.
+func (u *union) add(v *values) {
+	switch {
+	case v == nil:
+	case u.of == nil:
+		u.of = v
+	default:
+		if !u.own {
+			first := u.of
+			u.of, u.own = &values{}, true
+			u.of.addAll(first)
+		}
+		u.of.addAll(v)
+	}
+}
+
+func (u *union) sorted(always ...int64) []int64 { return u.of.sorted(always...) }
 
 // largestSum is the largest weighted sum of the rest's factors that a job can
 // have. Normalised factors go up to 1, others as far as was seen.

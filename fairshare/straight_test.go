@@ -85,6 +85,7 @@ func (k *straight) standings() *Ranking {
 	tree := k.treeOf(k.shape, k.now)
 	r := &Ranking{
 		Window: k.due.Window, Unbudgeted: k.used.Unbudgeted,
+		seating:  new(seating),
 		Accounts: make([]AccountStanding, len(tree.Nodes)),
 		accounts: make(map[string]int, len(tree.Nodes)),
 		users:    make(map[memberKey]int, len(k.users)),

@@ -19,9 +19,9 @@ type Strict struct {
 	ranking *Ranking
 	qos     levels
 	rest    rest
-	slots   map[string]*slot // by account
-	order   []*slot          // from the lowest
-	nowhere *slot            // for jobs of unknown accounts
+	slots   []*slot // by account, as in ranking
+	order   []*slot // from the lowest
+	nowhere *slot   // for jobs of unknown accounts
 }
 
 // slot is the range of priorities of the accounts that share a place.
@@ -47,7 +47,7 @@ func NewStrict(r *Ranking, w Weights, size ClusterSize, seen *Seen) *Strict {
 		ranking: r,
 		qos:     newLevels(p.qos, radix.gaps, radix.qos),
 		rest:    newRest(w, size, seen, radix.rest),
-		slots:   make(map[string]*slot, len(r.Accounts)),
+		slots:   make([]*slot, len(r.Accounts)),
 	}
 	s.assign(p.groups, radix)
 	return s
@@ -56,7 +56,7 @@ func NewStrict(r *Ranking, w Weights, size ClusterSize, seen *Seen) *Strict {
 // assign gives the groups their ranges, one above the other, from 1.
 func (s *Strict) assign(groups []group, radix radices) {
 	lowest := int64(1)
-	unallocated := make(map[string]*slot)
+	unallocated := make([]*slot, len(s.slots))
 	for i := range groups {
 		g := &groups[i]
 		sl := newSlot(g, radix, lowest)
@@ -70,8 +70,8 @@ func (s *Strict) assign(groups []group, radix radices) {
 		if g.unallocated {
 			slots = unallocated
 		}
-		for _, name := range g.accounts {
-			slots[name] = &sl
+		for _, a := range g.accounts {
+			slots[a] = &sl
 		}
 		if g.funded {
 			sl.unallocated = cmp.Or(unallocated[g.accounts[0]], s.nowhere)
@@ -121,11 +121,16 @@ func (sl *slot) fairshare(user int64, r *rest) int64 { return sl.base + user*r.s
 
 // find finds the range of an account and the step of its user.
 func (s *Strict) find(account, name string) (sl *slot, user int64) {
-	sl = s.slots[account]
-	if sl == nil {
+	return s.at(s.ranking.Seat(account, name))
+}
+
+// at is find for who knows the seat.
+func (s *Strict) at(seat Seat) (sl *slot, user int64) {
+	if seat.account == 0 {
 		return s.nowhere, 0
 	}
-	if u, member := s.ranking.User(account, name); member {
+	sl = s.slots[seat.account-1]
+	if _, u := s.ranking.At(seat); u != nil {
 		user = merge(sl.full-1-int64(u.Level), sl.full, sl.users)
 	}
 	return sl, user

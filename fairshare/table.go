@@ -85,6 +85,9 @@ func Length[T any](part []T) uint32 { return uint32(min(len(part), math.MaxUint3
 // Table.Unknown.
 func (s *Strict) Row(account, user string) Row { return s.row(s.find(account, user)) }
 
+// RowAt is Row for who knows the seat.
+func (s *Strict) RowAt(seat Seat) Row { return s.row(s.at(seat)) }
+
 func (s *Strict) row(sl *slot, user int64) Row {
 	return Row{Fairshare: float64(sl.fairshare(user, &s.rest)), Slot: sl.index}
 }
@@ -114,6 +117,9 @@ func (p *Additive) Table() *Table {
 // Row is where a user of an account stands; of an account that isn't known,
 // Table.Unknown.
 func (p *Additive) Row(account, user string) Row { return p.RowOf(p.factor(account, user)) }
+
+// RowAt is Row for who knows the seat.
+func (p *Additive) RowAt(seat Seat) Row { return p.RowOf(p.factorAt(seat)) }
 
 // RowOf is where a user stands whose fair-share factor is known.
 func (p *Additive) RowOf(factor float64) Row {

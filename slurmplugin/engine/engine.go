@@ -80,6 +80,7 @@ type Engine struct {
 	seen       fairshare.Seen     // what the jobs of this pass have that pend
 	ranking    *fairshare.Ranking // how everybody stood in the last pass that gave priorities; nil before it
 	scorer     scorer             // of that pass
+	seats      seats              // of associations in ranking
 	table      *fairshare.Table   // the scorer as numbers
 	slurm      slurmShares
 	contract   contract

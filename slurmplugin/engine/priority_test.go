@@ -225,6 +225,43 @@ func TestStandingsShowWhatSshareShows(t *testing.T) {
 	h.stop()
 }
 
+// An association has the standing of its names, whatever they were before, and
+// also once the budget is another.
+func TestStandingsFollowTheNamesOfAssociations(t *testing.T) {
+	h := warm(t)
+	ask := func(id uint32, account, user string) Assoc {
+		a := Assoc{ID: id, Account: NewCString(account)}
+		if user != "" {
+			a.User = NewCString(user)
+		}
+		all := []Assoc{a}
+		h.engine.Standings(all)
+		all[0].ID, all[0].Account, all[0].User = 0, CString{}, CString{}
+		return all[0]
+	}
+	ledger := budgets.NewStore(h.pool)
+	names := [][2]string{{"physics", ""}, {"physics", "alice"}, {"physics", "bob"}, {"PHYSICS", "bob"}, {"bio", "carol"}, {"bio", "bob"}, {"nowhere", "bob"}}
+	for range 2 {
+		for _, n := range names {
+			require.Equal(t, ask(0, n[0], n[1]), ask(7, n[0], n[1]), n)
+			require.Equal(t, ask(0, n[0], n[1]), ask(lowAssocs+7, n[0], n[1]), n)
+		}
+		require.NotEqual(t, ask(7, "physics", "alice"), ask(7, "physics", "bob"))
+		require.Zero(t, ask(7, "bio", "bob").Known)
+		_, err := ledger.AddUser(t.Context(), h.cluster, "bio", "bob", fairshare.EqualPart, budgets.Note{Actor: "t", From: h.now})
+		require.NoError(t, err)
+		require.NoError(t, h.exchange())
+		h.pass()
+		require.Equal(t, uint32(1), ask(7, "bio", "bob").Known)
+		h.tick(newSlurm(h.now), time.Minute)
+		_, err = ledger.RemoveUser(t.Context(), h.cluster, "bio", "bob", budgets.Note{Actor: "t", From: h.now})
+		require.NoError(t, err)
+		require.NoError(t, h.exchange())
+		h.pass()
+	}
+	h.stop()
+}
+
 // A burst between two refreshes isn't free: the pass after a start knows of it.
 func TestAStartCountsAtOnce(t *testing.T) {
 	h := hostOn(t)

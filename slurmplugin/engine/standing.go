@@ -13,7 +13,7 @@ import (
 type scorer interface {
 	Priority(job *fairshare.Job, f *fairshare.Factors)
 	Table() *fairshare.Table
-	Row(account, user string) fairshare.Row
+	RowAt(fairshare.Seat) fairshare.Row
 }
 
 // capacity puts what the database knew and what was seen since together, by what
@@ -101,38 +101,73 @@ func (e *Engine) standing(a *Assoc) {
 		}
 		return
 	}
-	name := e.owners.nameOf(a.Account, a.User, a.UserID)
-	if a.ID != 0 && a.User.IsNil() {
-		name.user = "" // an account's own: a guest stands there
-	}
+	seat := e.seats.of(a, e.owners, e.ranking)
 	if e.scorer != nil {
-		a.Place = placeOf(e.scorer.Row(name.account, name.user))
+		a.Place = placeOf(e.scorer.RowAt(seat))
 	}
 	if e.ranking != nil {
-		showStanding(e.ranking, name, a)
+		showStanding(e.ranking, seat, a)
 	}
 }
 
 // showStanding fills in what sshare shows of an association.
-func showStanding(r *fairshare.Ranking, name ownerName, a *Assoc) {
-	root := r.Accounts[0]
-	if a.User.IsNil() {
-		s, ok := r.Account(name.account)
-		if !ok {
-			return
-		}
+func showStanding(r *fairshare.Ranking, seat fairshare.Seat, a *Assoc) {
+	account, user := r.At(seat)
+	root := &r.Accounts[0]
+	switch {
+	case user != nil:
+		a.Known, a.Factor = 1, user.Factor
+		a.LevelFS, a.SharesNorm = boundedLevel(user.LevelFS), user.ShareOfCluster
+		a.UsageSeconds, a.UsageNorm = gpuSeconds(user.Used), part(user.Used, root.Used)
+	case account != nil && a.User.IsNil():
 		a.Known, a.Factor = 1, 0
-		a.LevelFS, a.SharesNorm = boundedLevel(s.LevelFS), s.ShareOfCluster
-		a.UsageSeconds, a.UsageNorm = gpuSeconds(s.Used), part(s.Used, root.Used)
-		return
+		a.LevelFS, a.SharesNorm = boundedLevel(account.LevelFS), account.ShareOfCluster
+		a.UsageSeconds, a.UsageNorm = gpuSeconds(account.Used), part(account.Used, root.Used)
 	}
-	s, ok := r.User(name.account, name.user)
-	if !ok {
-		return
+}
+
+// seats are where associations are in rankings. Names are looked up once, as long
+// as the budget stays as it is; but compared they are each time, as users can be
+// given others.
+type seats struct {
+	in  *fairshare.Ranking // one of those that the seats are of
+	all []assocSeat        // by association
+}
+
+type assocSeat struct {
+	fairshare.Seat
+
+	found         bool
+	account, user string // as Slurm has them
+}
+
+// of is the seat of an association, or of an owner of jobs without one.
+func (s *seats) of(a *Assoc, owners *owners, r *fairshare.Ranking) fairshare.Seat {
+	if r == nil {
+		return fairshare.Seat{}
 	}
-	a.Known, a.Factor = 1, s.Factor
-	a.LevelFS, a.SharesNorm = boundedLevel(s.LevelFS), s.ShareOfCluster
-	a.UsageSeconds, a.UsageNorm = gpuSeconds(s.Used), part(s.Used, root.Used)
+	if a.ID == 0 || a.ID >= lowAssocs || a.Account.IsNil() {
+		return findSeat(a, owners, r)
+	}
+	if !r.Seats(s.in) {
+		s.in, s.all = r, nil
+	}
+	if missing := int(a.ID) + 1 - len(s.all); missing > 0 {
+		s.all = append(s.all, make([]assocSeat, missing)...)
+	}
+	known := &s.all[a.ID]
+	if !known.found || known.account != a.Account.borrow() || known.user != a.User.borrow() {
+		*known = assocSeat{Seat: findSeat(a, owners, r), found: true, account: a.Account.String(), user: a.User.String()}
+	}
+	return known.Seat
+}
+
+func findSeat(a *Assoc, owners *owners, r *fairshare.Ranking) fairshare.Seat {
+	name := owners.nameOf(a.Account, a.User, a.UserID)
+	if a.ID != 0 && a.User.IsNil() {
+		name.user = "" // an account's own: a guest stands there
+	}
+	return r.Seat(name.account, name.user)
 }
 
 // boundedLevel is a level fair share as it may leave the bridge.

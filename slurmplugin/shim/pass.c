@@ -665,5 +665,6 @@ void pass_stop(void)
 	running = false;
 	pthread_cond_destroy(&cond);
 	arena_free(&arena);
+	standings_free();
 	free_queue();
 }

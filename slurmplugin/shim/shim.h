@@ -229,6 +229,8 @@ void limits_job_end(job_record_t *job);
 /* All associations, and the places of these and of the table's owners. False if
  * it can't be done, and then why. */
 bool standings_update(const struct gpub_engine *e, struct table *table, const char **why);
+/* Gives back what memory standings_update keeps. */
+void standings_free(void);
 /* One association; the caller holds the association manager's assoc lock. */
 void standings_update_one(slurmdb_assoc_rec_t *assoc);
 

@@ -6,6 +6,7 @@
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "shim.h"
 
@@ -33,54 +34,134 @@ static void answer(slurmdb_assoc_rec_t *assoc, const struct gpub_assoc *from)
 	to->usage_efctv = assoc == assoc_mgr_root_assoc ? 1 : from->usage_norm;
 }
 
-/* All associations, behind them the owners of jobs without any. */
-struct gathering {
-	struct owners *owners;
-	slurmdb_assoc_rec_t **records;
-	struct gpub_assoc *assocs;
-	uint32_t *owner; /* of each of assocs */
-	uint32_t count, room;
+/* All associations, behind them the owners of jobs without any. Only the pass
+ * thread uses it; the memory stays from one pass to the next. */
+struct asked {
+	slurmdb_assoc_rec_t *record; /* NULL for an owner without one */
+	uint32_t owner;
 };
+static struct {
+	struct asked *asked;
+	struct gpub_assoc *assocs;
+	uint32_t count, room;
+} all;
 
-static void add(struct gathering *all, slurmdb_assoc_rec_t *record, struct gpub_assoc assoc, uint32_t owner)
+#define AHEAD 12 /* associations that the processor is told of before their turn */
+
+static bool make_room(uint32_t room)
 {
-	all->records[all->count] = record;
-	all->assocs[all->count] = assoc;
-	all->owner[all->count++] = owner;
+	struct gpub_assoc *assocs;
+	struct asked *asked;
+
+	all.count = 0;
+	if (room <= all.room && room >= all.room / 4)
+		return true;
+	if (!(asked = realloc(all.asked, (room + 1) * sizeof(*asked))))
+		return false;
+	all.asked = asked;
+	if (!(assocs = realloc(all.assocs, (room + 1) * sizeof(*assocs))))
+		return false;
+	all.assocs = assocs;
+	all.room = room;
+	return true;
 }
 
-static int add_assoc(void *x, void *arg)
+void standings_free(void)
 {
-	struct gathering *all = arg;
-	slurmdb_assoc_rec_t *assoc = x;
+	free(all.asked);
+	free(all.assocs);
+	memset(&all, 0, sizeof(all));
+}
 
-	uint32_t owner;
+static void add(slurmdb_assoc_rec_t *record, uint32_t owner, struct gpub_assoc assoc)
+{
+	all.asked[all.count] = (struct asked){ record, owner };
+	all.assocs[all.count++] = assoc;
+}
 
-	if (all->count == all->room || (owner = owners_add_assoc(all->owners, assoc->id)) == OWNERS_NONE)
+/* The list is chained, and its records lie anywhere: while the way along it is
+ * found, they are fetched. */
+static int meet_assoc(void *x, void *arg)
+{
+	const slurmdb_assoc_rec_t *assoc = x;
+
+	(void)arg;
+	if (all.count == all.room)
 		return -1;
-	add(all, assoc, question(assoc), owner);
+	__builtin_prefetch(&assoc->acct);
+	__builtin_prefetch(&assoc->id);
+	__builtin_prefetch(&assoc->usage);
+	__builtin_prefetch(&assoc->user);
+	all.asked[all.count++].record = x;
 	return SLURM_SUCCESS;
 }
 
-static void add_nameless(struct gathering *all)
+static void fetch_names(const slurmdb_assoc_rec_t *assoc)
 {
-	for (uint32_t i = 0; i < all->owners->count && all->count < all->room; i++) {
-		const struct owner *o = &all->owners->all[i];
+	__builtin_prefetch(assoc->acct);
+	if (assoc->user)
+		__builtin_prefetch(assoc->user);
+}
+
+static bool ask_assocs(struct owners *owners)
+{
+	for (uint32_t i = 0; i < all.count; i++) {
+		slurmdb_assoc_rec_t *assoc = all.asked[i].record;
+
+		if (i + AHEAD < all.count)
+			fetch_names(all.asked[i + AHEAD].record);
+		if ((all.asked[i].owner = owners_add_assoc(owners, assoc->id)) == OWNERS_NONE)
+			return false;
+		all.assocs[i] = question(assoc);
+	}
+	return true;
+}
+
+static void ask_nameless(const struct owners *owners)
+{
+	for (uint32_t i = 0; i < owners->count && all.count < all.room; i++) {
+		const struct owner *o = &owners->all[i];
 
 		if (!o->assoc_id)
-			add(all, NULL, (struct gpub_assoc){ .user_id = o->user_id, .account = o->account, .user = o->user },
-			    OWNERS_LOW + i);
+			add(NULL, OWNERS_LOW + i,
+			    (struct gpub_assoc){ .user_id = o->user_id, .account = o->account, .user = o->user });
 	}
 }
 
-static void answer_all(const struct gathering *all, const struct gpub_table *numbers, bool by_slurm)
+static bool ask(struct owners *owners)
 {
-	for (uint32_t i = 0; i < all->count; i++) {
-		struct score_owner standing = score_owner(numbers, &all->assocs[i].place);
+	uint32_t assocs = assoc_mgr_assoc_list ? list_count(assoc_mgr_assoc_list) : 0;
 
-		owners_place(all->owners, all->owner[i], &standing);
-		if (all->records[i] && !by_slurm)
-			answer(all->records[i], &all->assocs[i]);
+	if (!make_room(assocs + owners->count))
+		return false;
+	if (assocs && list_for_each_ro(assoc_mgr_assoc_list, meet_assoc, NULL) < 0)
+		return false;
+	if (!ask_assocs(owners))
+		return false;
+	ask_nameless(owners);
+	return true;
+}
+
+static void fetch_usage(const slurmdb_assoc_rec_t *assoc)
+{
+	if (!assoc)
+		return;
+	__builtin_prefetch(&assoc->usage->fs_factor, 1);
+	__builtin_prefetch(&assoc->usage->level_fs, 1);
+	__builtin_prefetch(&assoc->usage->usage_efctv, 1);
+	__builtin_prefetch(&assoc->usage->usage_norm, 1);
+}
+
+static void answer_all(struct owners *owners, const struct gpub_table *numbers, bool by_slurm)
+{
+	for (uint32_t i = 0; i < all.count; i++) {
+		struct score_owner standing = score_owner(numbers, &all.assocs[i].place);
+
+		if (!by_slurm && i + AHEAD < all.count)
+			fetch_usage(all.asked[i + AHEAD].record);
+		owners_place(owners, all.asked[i].owner, &standing);
+		if (all.asked[i].record && !by_slurm)
+			answer(all.asked[i].record, &all.assocs[i]);
 	}
 }
 
@@ -88,26 +169,14 @@ static void answer_all(const struct gathering *all, const struct gpub_table *num
  * nobody is known. */
 static bool update_all(const struct gpub_engine *e, struct table *table, const char **why)
 {
-	uint32_t assocs = assoc_mgr_assoc_list ? list_count(assoc_mgr_assoc_list) : 0;
-	struct gathering all = { .owners = &table->owners, .room = assocs + table->owners.count };
-	bool ok;
-
-	all.records = calloc(all.room + 1, sizeof(*all.records));
-	all.assocs = calloc(all.room + 1, sizeof(*all.assocs));
-	all.owner = calloc(all.room + 1, sizeof(*all.owner));
-	ok = all.records && all.assocs && all.owner;
-	if (ok && assocs)
-		ok = list_for_each_ro(assoc_mgr_assoc_list, add_assoc, &all) >= 0;
-	*why = ok ? LIBRARY_FAILED : OUT_OF_MEMORY;
-	if (ok)
-		add_nameless(&all);
-	ok = ok && (!all.count || e->standings(all.assocs, all.count) == GPUB_OK);
-	if (ok)
-		answer_all(&all, &table->numbers, slurm_shares_in_force());
-	free(all.records);
-	free(all.assocs);
-	free(all.owner);
-	return ok;
+	*why = OUT_OF_MEMORY;
+	if (!ask(&table->owners))
+		return false;
+	*why = LIBRARY_FAILED;
+	if (all.count && e->standings(all.assocs, all.count) != GPUB_OK)
+		return false;
+	answer_all(&table->owners, &table->numbers, slurm_shares_in_force());
+	return true;
 }
 
 bool standings_update(const struct gpub_engine *e, struct table *table, const char **why)
