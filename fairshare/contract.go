@@ -208,7 +208,7 @@ func (r *Ranking) part(a, b string) (of, with branch, ok bool) {
 	return of, with, true
 }
 
-func (r *Ranking) parent(i int) int { return r.accounts[r.Accounts[i].Parent] }
+func (r *Ranking) parent(i int) int { return r.parents[i] }
 
 func (r *Ranking) branch(i int) branch {
 	return branch{r.Accounts[i].Entitled, r.Accounts[i].Load}

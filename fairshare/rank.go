@@ -23,6 +23,7 @@ type Ranking struct {
 	Unbudgeted []Charge          // see Usage.Unbudgeted; nothing of Ahead
 
 	seating  *seating
+	parents  []int // by account: index of its parent; that of root is of no use
 	accounts map[string]int
 	users    map[memberKey]int
 	homes    map[string]string

@@ -21,8 +21,22 @@ type Ranker struct {
 	frames map[int]*frame
 	frame  *frame // of now
 	loads  *Usage // used and ahead
-	ratios []float64
 	tree   fairTree
+
+	turns [2]turn // of Places
+	turn  int
+}
+
+// turn is a ranking whose memory is used again, with the frame it is made from.
+type turn struct {
+	frame   *frame
+	ranking Ranking
+}
+
+// rung is a user among those of his account.
+type rung struct {
+	levelFS float64
+	seat    int
 }
 
 // carried tells which entitlements Ranker.due holds: those of any window in which
@@ -41,6 +55,7 @@ type frame struct {
 	accounts []AccountStanding
 	users    []UserStanding
 
+	parents   []int
 	byAccount map[string]int
 	byUser    map[memberKey]int
 	homes     map[string]string
@@ -48,6 +63,7 @@ type frame struct {
 	place   []int    // by account: index in accounts
 	seats   [][2]int // by account: its members now are users[from:until]
 	sitting []int    // by index in users: number of the user
+	rungs   []rung   // users, those of an account as they were sorted the last time
 	open    []bool   // by account: something flows to it on a cluster that has GPUs
 }
 
@@ -102,19 +118,42 @@ func (k *Ranker) Ahead(o Owner, amount GPUMillis) {
 
 // Rank is the ranking.
 func (k *Ranker) Rank() *Ranking {
+	f := k.frame
+	r := f.blank()
+	k.settle(&r)
+	k.rankUsers(&r)
+	return &r
+}
+
+// Places is the ranking without what strict priorities and the contract don't go
+// by, which is the ranks of users and all factors: they are 0. The ranking is
+// overwritten by the call of Places after the next.
+func (k *Ranker) Places() *Ranking {
+	k.turn = 1 - k.turn
+	t := &k.turns[k.turn]
+	if t.frame != k.frame {
+		t.frame, t.ranking = k.frame, k.frame.blank()
+	}
+	k.settle(&t.ranking)
+	return &t.ranking
+}
+
+// blank is a ranking of which nothing is known but the budget.
+func (f *frame) blank() Ranking {
+	return Ranking{
+		Accounts: slices.Clone(f.accounts), Users: slices.Clone(f.users),
+		seating: &f.seating, parents: f.parents, accounts: f.byAccount, users: f.byUser, homes: f.homes,
+	}
+}
+
+// settle fills in a ranking but for what Places leaves out.
+func (k *Ranker) settle(r *Ranking) {
 	k.end()
 	k.load()
-	f := k.frame
-	r := &Ranking{
-		Window: k.window, Unbudgeted: k.used.Unbudgeted,
-		Accounts: slices.Clone(f.accounts), Users: slices.Clone(f.users),
-		seating: &f.seating, accounts: f.byAccount, users: f.byUser, homes: f.homes,
-	}
+	r.Window, r.Unbudgeted = k.window, k.used.Unbudgeted
 	k.fill(r)
 	k.measure(r)
-	k.rankUsers(r)
 	k.rankAccounts(r)
-	return r
 }
 
 // entitle works out what everybody is due, unless that is known.
@@ -159,6 +198,7 @@ func (l *layout) newFrame(now Instant) *frame {
 	f := &frame{shape: l.shape(now, false), closed: l.shape(now, true)}
 	tree := l.treeOf(f.shape, now)
 	f.accounts = make([]AccountStanding, len(tree.Nodes))
+	f.parents = make([]int, len(tree.Nodes))
 	f.byAccount = make(map[string]int, len(tree.Nodes))
 	f.byUser, f.homes = make(map[memberKey]int, len(l.users)), make(map[string]string, len(l.users))
 	f.place, f.seats = make([]int, len(l.accounts)), make([][2]int, len(l.accounts))
@@ -170,6 +210,7 @@ func (l *layout) newFrame(now Instant) *frame {
 		f.accounts[i] = AccountStanding{Name: node.Name, Depth: node.Depth, Share: node.Share, ShareOfCluster: node.ShareOfCluster}
 		if node.Parent >= 0 {
 			f.accounts[i].Parent = tree.Nodes[node.Parent].Name
+			f.parents[i] = node.Parent
 		}
 		f.seats[a][0] = len(f.users)
 		for j := range node.Users {
@@ -183,6 +224,7 @@ func (l *layout) newFrame(now Instant) *frame {
 func (l *layout) sit(f *frame, account string, user *NodeUser) {
 	key := memberKey{account, user.Name}
 	f.sitting = append(f.sitting, l.member[key])
+	f.rungs = append(f.rungs, rung{seat: len(f.users)})
 	f.byUser[key] = len(f.users)
 	if home, ok := f.homes[user.Name]; !ok || account < home {
 		f.homes[user.Name] = account
@@ -237,9 +279,9 @@ func (k *Ranker) fill(r *Ranking) {
 	}
 }
 
-// measure works out the level fair shares. What an account's former members
-// were due and used counts in the sums of the level, as it does for the
-// account, though they themselves no longer stand there.
+// measure works out the level fair shares and the levels of users. What an
+// account's former members were due and used counts in the sums of the level, as
+// it does for the account, though they themselves no longer stand there.
 func (k *Ranker) measure(r *Ranking) {
 	f := k.frame
 	r.Accounts[0].LevelFS = k.lone(k.root)
@@ -253,8 +295,8 @@ func (k *Ranker) measure(r *Ranking) {
 			u := f.sitting[seat]
 			r.Users[seat].LevelFS = levelFS(k.due.users[u].weight(), due, k.loads.users[u], used)
 		}
-		k.setLevels(r.Users[from:until])
 	}
+	k.setLevels(r)
 }
 
 // level is what the child accounts and the users of account a are due and used.
@@ -267,18 +309,33 @@ func (k *Ranker) level(a int) (due float64, used GPUMillis) {
 	return due, used
 }
 
-// setLevels numbers the levels of one account's users.
-func (k *Ranker) setLevels(users []UserStanding) {
-	ratios := k.ratios[:0]
-	for i := range users {
-		ratios = append(ratios, users[i].LevelFS)
+// setLevels numbers the levels of each account's users. Little changes between
+// one ranking and the next, so they are sorted from where they stood.
+func (k *Ranker) setLevels(r *Ranking) {
+	for _, a := range k.frame.shape.order {
+		rungs := k.frame.rungs[k.frame.seats[a][0]:k.frame.seats[a][1]]
+		for i := range rungs {
+			rungs[i].levelFS = r.Users[rungs[i].seat].LevelFS
+		}
+		slices.SortFunc(rungs, func(x, y rung) int { return compareFalling(x.levelFS, y.levelFS) })
+		level := 0
+		for i := range rungs {
+			if i > 0 && rungs[i].levelFS != rungs[i-1].levelFS {
+				level++
+			}
+			r.Users[rungs[i].seat].Level = level
+		}
 	}
-	slices.Sort(ratios)
-	k.ratios, ratios = ratios, slices.Compact(ratios)
-	for i := range users {
-		below, _ := slices.BinarySearch(ratios, users[i].LevelFS)
-		users[i].Level = len(ratios) - 1 - below
+}
+
+func compareFalling(x, y float64) int {
+	switch {
+	case x > y:
+		return -1
+	case x < y:
+		return 1
 	}
+	return 0
 }
 
 // rankUsers ranks every member. A vacant account stands in the tree as one

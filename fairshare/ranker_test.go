@@ -14,6 +14,11 @@ import (
 
 // rankWith ranks with a ranker that has ranked before.
 func rankWith(k *fairshare.Ranker, in fairshare.Input) *fairshare.Ranking {
+	chargeAll(k, in)
+	return k.Rank()
+}
+
+func chargeAll(k *fairshare.Ranker, in fairshare.Input) {
 	k.Begin(in.Window, in.Budget.Capacity)
 	for _, c := range in.Charges {
 		k.Charge(k.Owner(c.Account, c.User), c.Period, c.Amount)
@@ -21,7 +26,6 @@ func rankWith(k *fairshare.Ranker, in fairshare.Input) *fairshare.Ranking {
 	for _, c := range in.Ahead {
 		k.Ahead(k.Owner(c.Account, c.User), c.Amount)
 	}
-	return k.Rank()
 }
 
 // Wherever the window moves, and whatever is used meanwhile, a ranker carries
@@ -141,4 +145,43 @@ func BenchmarkRanker(b *testing.B) {
 			})
 		}
 	}
+}
+
+// Places leaves out ranks of users and factors and changes nothing else, however
+// often its memory was used again; and priorities that follow from ranking to
+// ranking are those made anew.
+func TestPlacesAreThoseOfTheRanking(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := drawInput(t)
+		k := fairshare.NewRanker(in.Budget)
+		var seen fairshare.Seen
+		seen.Add(&fairshare.Job{Account: "a", QOSPriority: 3, Nice: 5})
+		weights := fairshare.Weights{Age: 10, MaxAge: 100}
+		var strict *fairshare.Strict
+		for range rapid.IntRange(1, 6).Draw(t, "passes") {
+			if rapid.Bool().Draw(t, "later") {
+				later := fairshare.Instant(rapid.Int64Range(0, 20*3_600_000).Draw(t, "by"))
+				in.Window.From, in.Window.Until = in.Window.From+later, in.Window.Until+later
+			}
+			in.Charges, in.Ahead = drawCharges(t, in.Budget), drawCharges(t, in.Budget)
+			want := fairshare.Rank(in)
+			chargeAll(k, in)
+			got := k.Places()
+			if strict == nil {
+				strict = fairshare.NewStrict(got, weights, fairshare.ClusterSize{}, &seen)
+			}
+			strict = strict.Follow(got, &seen)
+			anew := fairshare.NewStrict(want, weights, fairshare.ClusterSize{}, &seen)
+			require.Equal(t, anew.Table(), strict.Table())
+			for i := range want.Users {
+				u := &want.Users[i]
+				require.Equal(t, anew.Row(u.Account, u.User), strict.Row(u.Account, u.User))
+				u.Rank, u.Factor = 0, 0
+			}
+			for i := range want.Accounts {
+				want.Accounts[i].Factor = 0
+			}
+			require.Equal(t, want, got)
+		}
+	})
 }

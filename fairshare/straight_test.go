@@ -87,6 +87,7 @@ func (k *straight) standings() *Ranking {
 		Window: k.due.Window, Unbudgeted: k.used.Unbudgeted,
 		seating:  new(seating),
 		Accounts: make([]AccountStanding, len(tree.Nodes)),
+		parents:  make([]int, len(tree.Nodes)),
 		accounts: make(map[string]int, len(tree.Nodes)),
 		users:    make(map[memberKey]int, len(k.users)),
 		homes:    make(map[string]string, len(k.users)),
@@ -101,7 +102,7 @@ func (k *straight) standings() *Ranking {
 			Entitled: k.due.total[a].entitled(), Used: k.used.total[a], Load: k.loads.total[a], Funded: k.funded[a],
 		}
 		if node.Parent >= 0 {
-			r.Accounts[i].Parent = tree.Nodes[node.Parent].Name
+			r.Accounts[i].Parent, r.parents[i] = tree.Nodes[node.Parent].Name, node.Parent
 		}
 		k.seats[a][0] = len(r.Users)
 		for _, user := range node.Users {

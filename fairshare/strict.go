@@ -2,7 +2,10 @@
 
 package fairshare
 
-import "cmp"
+import (
+	"cmp"
+	"slices"
+)
 
 // Strict packs the order of jobs into a number, like the digits of one:
 //
@@ -22,6 +25,16 @@ type Strict struct {
 	slots   []*slot // by account, as in ranking
 	order   []*slot // from the lowest
 	nowhere *slot   // for jobs of unknown accounts
+	basis   []footing
+	scratch []footing // for reuse
+}
+
+// footing is what of an account's standing decides which range of priorities it
+// has.
+type footing struct {
+	funded bool
+	rank   int
+	steps  int64 // that its users need
 }
 
 // slot is the range of priorities of the accounts that share a place.
@@ -48,9 +61,35 @@ func NewStrict(r *Ranking, w Weights, size ClusterSize, seen *Seen) *Strict {
 		qos:     newLevels(p.qos, radix.gaps, radix.qos),
 		rest:    newRest(w, size, seen, radix.rest),
 		slots:   make([]*slot, len(r.Accounts)),
+		basis:   footings(nil, r),
 	}
 	s.assign(p.groups, radix)
 	return s
+}
+
+// Follow is the priorities by another ranking of the same budget, with the same
+// values seen as s was made with. If no account has changed places, s is changed
+// and returned: much less work than a new one.
+func (s *Strict) Follow(r *Ranking, seen *Seen) *Strict {
+	if s.scratch = footings(s.scratch[:0], r); !r.Seats(s.ranking) || !slices.Equal(s.basis, s.scratch) {
+		return NewStrict(r, s.rest.weights, s.rest.size, seen)
+	}
+	s.ranking = r
+	return s
+}
+
+// footings appends those of all accounts.
+func footings(to []footing, r *Ranking) []footing {
+	next := 0
+	for i := range r.Accounts {
+		a := &r.Accounts[i]
+		f := footing{a.Funded, a.Rank, 0}
+		for ; next < len(r.Users) && r.Users[next].Account == a.Name; next++ {
+			f.steps = max(f.steps, int64(r.Users[next].Level)+2)
+		}
+		to = append(to, f)
+	}
+	return to
 }
 
 // assign gives the groups their ranges, one above the other, from 1.

@@ -14,8 +14,8 @@ import (
 type evictions []int64
 
 // today is how many of them lie in the last 24 hours.
-func (e evictions) today(now int64) int {
-	n := 0
+func (e evictions) today(now int64) int32 {
+	n := int32(0)
 	for i := len(e) - 1; i >= 0 && e[i] > now-86_400; i-- {
 		n++
 	}
@@ -33,15 +33,12 @@ type candidates struct {
 	decision fairshare.Decision
 }
 
-// likeness is what a decision depends on, between two jobs of which the one that
-// runs is no longer protected: those that are alike in it are decided alike.
+// likeness is what a decision on one request depends on, where the job that runs
+// is no longer protected: those that are alike in it are decided alike.
 type likeness struct {
-	request   *fairshare.Request
-	account   int32
-	gpus      int32
-	qos       uint32
-	preempted int
-	allocated bool
+	account, gpus, preempted int32
+	qos                      uint32
+	allocated                bool
 }
 
 // rules are the rules of preemption in force, nil if nobody is preempted.
@@ -69,7 +66,7 @@ func (s *sim) evictFor(l *lane, h *reservation) bool {
 		Waited: time.Duration(s.now-s.queued[job]) * time.Second,
 	}
 	withHeld := s.mayUseHeld(h, l, job)
-	gone := s.victims(rules, l, &request, withHeld)
+	gone := s.search(rules, l, &request, withHeld)
 	if len(gone) == 0 {
 		s.backOff(l)
 		return false
@@ -94,10 +91,21 @@ func (s *sim) backOff(l *lane) {
 // victims are whom a request evicts, as indices of the candidates.
 func (s *sim) victims(rules *fairshare.Contract, l *lane, request *fairshare.Request, withHeld bool) []int {
 	c := &s.scratch.candidates
-	s.nodes.ask(l.part, l.gpus, withHeld)
-	found := s.gather(c, rules, l, request)
-	if found {
+	c.occupants, c.slots, c.rules, c.latest = c.occupants[:0], c.slots[:0], c.rules[:0], likeness{account: -1}
+	s.nodes.askLoosely(l.part, l.gpus, withHeld)
+	found := true
+	switch {
+	case s.nodes.room():
+		s.gatherLoose(c, rules, l, request, withHeld)
+	case s.p.Contract != nil && s.gather(c, rules, l, request):
 		s.sieve(c)
+		for _, n := range s.free[l.part] {
+			if slices.ContainsFunc(s.slots[n].pieces, s.nodes.helps) {
+				s.consider(c, rules, request, n)
+			}
+		}
+	default:
+		found = false
 	}
 	s.nodes.forget()
 	if !found {
@@ -128,19 +136,79 @@ func (s *sim) sieve(c *candidates) {
 	c.occupants, c.slots, c.rules = c.occupants[:kept], c.slots[:kept], c.rules[:kept]
 }
 
-// gather collects whom a request may evict, in the order of R6 by account, until
-// there is room with all of them gone. It is false if there is none.
+// loose is an unallocated job with what decides when its turn to yield comes.
+type loose struct {
+	place int32
+	lost  int64 // GPU-seconds since its start
+	gpus  int32
+	slot  int32
+	at    int32 // in the order of starts
+}
+
+func (x *loose) before(y *loose) bool {
+	switch {
+	case x.place != y.place:
+		return x.place > y.place
+	case x.lost != y.lost:
+		return x.lost < y.lost
+	case x.gpus != y.gpus:
+		return x.gpus < y.gpus
+	}
+	return x.at < y.at
+}
+
+// gatherLoose collects unallocated jobs, where they are enough, in the order of
+// R6 and no more than make room: Victims would choose the same of all of them.
+func (s *sim) gatherLoose(c *candidates, rules *fairshare.Contract, l *lane, request *fairshare.Request, withHeld bool) {
+	heap := s.scratch.loose[:0]
+	for at, n := range s.free[l.part] {
+		sl := &s.slots[n]
+		if slices.ContainsFunc(sl.pieces, s.nodes.helps) {
+			heap = append(heap, loose{s.standing.places[sl.account], int64(sl.gpus) * (s.now - sl.start), sl.gpus, n, int32(at)})
+		}
+	}
+	s.scratch.loose = heap
+	s.nodes.forget()
+	s.nodes.ask(l.part, l.gpus, withHeld)
+	for at := len(heap)/2 - 1; at >= 0; at-- {
+		siftLoose(heap, at)
+	}
+	for len(heap) > 0 && !s.nodes.room() {
+		if s.consider(c, rules, request, heap[0].slot) {
+			s.nodes.without(s.slots[heap[0].slot].pieces)
+		}
+		last := len(heap) - 1
+		heap[0] = heap[last]
+		heap = heap[:last]
+		if last > 0 {
+			siftLoose(heap, 0)
+		}
+	}
+}
+
+func siftLoose(heap []loose, at int) {
+	x := heap[at]
+	for {
+		below := 2*at + 1
+		if below >= len(heap) {
+			break
+		}
+		if below+1 < len(heap) && heap[below+1].before(&heap[below]) {
+			below++
+		}
+		if !heap[below].before(&x) {
+			break
+		}
+		heap[at] = heap[below]
+		at = below
+	}
+	heap[at] = x
+}
+
+// gather collects whom of those that aren't unallocated a request may evict, in
+// the order of R6 by account, until there is room with all of them gone. It is
+// false if there is none.
 func (s *sim) gather(c *candidates, rules *fairshare.Contract, l *lane, request *fairshare.Request) bool {
-	c.occupants, c.slots, c.rules = c.occupants[:0], c.slots[:0], c.rules[:0]
-	for _, n := range s.free[l.part] {
-		s.consider(c, rules, request, n)
-	}
-	if len(c.slots) > 0 && s.nodes.room() {
-		return true
-	}
-	if s.p.Contract == nil {
-		return false
-	}
 	st := &s.standing
 	for i, a := range st.worst {
 		if s.mayYield(rules, l.account, a, l.qos, s.patient(l)) {
@@ -148,8 +216,8 @@ func (s *sim) gather(c *candidates, rules *fairshare.Contract, l *lane, request 
 				if s.slots[n].protectedUntil > s.now {
 					break
 				}
-				if s.slots[n].part == l.part {
-					s.consider(c, rules, request, n)
+				if s.slots[n].part == l.part && s.consider(c, rules, request, n) {
+					s.nodes.without(s.slots[n].pieces)
 				}
 			}
 		}
@@ -193,10 +261,11 @@ func (s *sim) patient(l *lane) bool {
 		s.now-s.queued[l.head] >= int64(rules.Patience.Seconds())
 }
 
-// consider adds a running job to the candidates if it would have to yield.
-func (s *sim) consider(c *candidates, rules *fairshare.Contract, request *fairshare.Request, n int32) {
+// consider adds a running job to the candidates if it would have to yield, and
+// tells whether it would.
+func (s *sim) consider(c *candidates, rules *fairshare.Contract, request *fairshare.Request, n int32) bool {
 	sl := &s.slots[n]
-	alike := likeness{request, sl.account, sl.gpus, s.jobs[sl.job].QOS, 0, sl.allocated}
+	alike := likeness{account: sl.account, gpus: sl.gpus, qos: sl.qos, allocated: sl.allocated}
 	if sl.record != nil && sl.allocated {
 		alike.preempted = sl.record.today(s.now)
 	}
@@ -204,7 +273,7 @@ func (s *sim) consider(c *candidates, rules *fairshare.Contract, request *fairsh
 		c.latest = alike
 		c.occupant = fairshare.Occupant{
 			Account: s.names[sl.account], GPUs: int64(sl.gpus), Allocated: sl.allocated,
-			ProtectedUntil: s.instant(sl.protectedUntil), QOSPriority: alike.qos, Preempted: alike.preempted,
+			ProtectedUntil: s.instant(sl.protectedUntil), QOSPriority: alike.qos, Preempted: int(alike.preempted),
 		}
 		if sl.allocated {
 			c.occupant.Ahead = usage.ChargeAhead(int64(sl.gpus)*fairshare.Millionths, s.p.Lookback)
@@ -212,14 +281,14 @@ func (s *sim) consider(c *candidates, rules *fairshare.Contract, request *fairsh
 		c.decision = rules.Decide(s.standing.ranking, s.instant(s.now), request, &c.occupant)
 	}
 	if !c.decision.Yields {
-		return
+		return false
 	}
 	occupant := c.occupant
 	occupant.ProtectedUntil = s.instant(sl.protectedUntil)
 	c.occupants = append(c.occupants, occupant)
 	c.slots = append(c.slots, n)
 	c.rules = append(c.rules, c.decision.Rule)
-	s.nodes.without(sl.pieces)
+	return true
 }
 
 // evict preempts a job.
@@ -253,8 +322,8 @@ func (s *sim) evictByAccount(part int16) {
 		}
 		*quiet = s.standing.at + max(int64(s.p.CalcInterval.Seconds()), 1)
 		lanes, highest, patient := s.scratch.lanes[:0], uint32(0), false
-		for _, n := range s.queue.owned[a] {
-			if l := &s.queue.lanes[n]; l.count > 0 && l.allocated && l.part == part {
+		for _, n := range s.queue.busy[a] {
+			if l := &s.queue.lanes[n]; l.allocated && l.part == part {
 				lanes = append(lanes, n)
 				highest = max(highest, l.qos)
 				patient = patient || s.patient(l)

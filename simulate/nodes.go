@@ -17,6 +17,7 @@ const (
 type nodes struct {
 	parts []nodePart
 	free  []int16
+	loose []int16 // GPUs of jobs that yield at once, to any that is charged
 	part  []int16
 	class []class
 	next  []int32
@@ -30,6 +31,7 @@ type nodes struct {
 type nodePart struct {
 	per   int16
 	lists [2][]nodeList // by class, by free GPUs
+	soon  [2][]int32    // by class, by free and loose GPUs: how many nodes
 	first int32         // its nodes are first to last
 	last  int32
 	idle  int // free GPUs, open or held
@@ -44,7 +46,7 @@ type nodeList struct {
 func newNodes(c *Cluster) *nodes {
 	n := c.Nodes()
 	ns := &nodes{
-		free: make([]int16, n), part: make([]int16, n), class: make([]class, n),
+		free: make([]int16, n), loose: make([]int16, n), part: make([]int16, n), class: make([]class, n),
 		next: make([]int32, n), prev: make([]int32, n), delta: make([]int16, n),
 	}
 	at := int32(0)
@@ -52,6 +54,7 @@ func newNodes(c *Cluster) *nodes {
 		np := nodePart{per: int16(p.GPUsPerNode), first: at, last: at + int32(p.Nodes)}
 		for cl := range np.lists {
 			np.lists[cl] = make([]nodeList, p.GPUsPerNode+1)
+			np.soon[cl] = make([]int32, p.GPUsPerNode+1)
 			for f := range np.lists[cl] {
 				np.lists[cl][f].head = -1
 			}
@@ -82,6 +85,12 @@ func (ns *nodes) link(node int32) {
 	}
 	l.head = node
 	l.count++
+	*ns.soon(node)++
+}
+
+// soon is the count of nodes with as many free and loose GPUs as a node has.
+func (ns *nodes) soon(node int32) *int32 {
+	return &ns.parts[ns.part[node]].soon[ns.class[node]][ns.free[node]+ns.loose[node]]
 }
 
 func (ns *nodes) unlink(node int32) {
@@ -98,6 +107,7 @@ func (ns *nodes) unlink(node int32) {
 		ns.prev[ns.next[node]] = ns.prev[node]
 	}
 	l.count--
+	*ns.soon(node)--
 }
 
 // move gives a node another class.
@@ -134,6 +144,21 @@ func (ns *nodes) takeAll(pieces []Piece) {
 func (ns *nodes) giveBack(pieces []Piece) {
 	for _, p := range pieces {
 		ns.take(p.Node, -p.GPUs)
+	}
+}
+
+// loosen tells that jobs which yield at once have more GPUs of some nodes, or
+// fewer.
+func (ns *nodes) loosen(pieces []Piece, sign int16) {
+	for _, p := range pieces {
+		away := ns.class[p.Node] == away
+		if !away {
+			*ns.soon(p.Node)--
+		}
+		ns.loose[p.Node] += sign * p.GPUs
+		if !away {
+			*ns.soon(p.Node)++
+		}
 	}
 }
 
@@ -231,6 +256,7 @@ type ifGone struct {
 	whole    int32 // nodes that the job takes
 	rest     int16 // and GPUs of another
 	withHeld bool
+	loose    bool  // who yields at once is taken for gone
 	empty    int32 // nodes that are free
 	some     int32 // nodes that are not, and have room for the rest
 }
@@ -238,7 +264,7 @@ type ifGone struct {
 // ask begins a question. It ends with forget.
 func (ns *nodes) ask(part int16, gpus int32, withHeld bool) {
 	p, q := &ns.parts[part], &ns.question
-	q.part, q.withHeld, q.empty, q.some = part, withHeld, 0, 0
+	*q = ifGone{part: part, withHeld: withHeld}
 	q.whole, q.rest = p.split(gpus)
 	for cl := range classes(withHeld) {
 		q.empty += p.lists[cl][p.per].count
@@ -246,6 +272,29 @@ func (ns *nodes) ask(part int16, gpus int32, withHeld bool) {
 			q.some += p.lists[cl][f].count
 		}
 	}
+}
+
+// askLoosely begins the question of what could be placed if all that yield at
+// once were gone, and some pieces of others besides.
+func (ns *nodes) askLoosely(part int16, gpus int32, withHeld bool) {
+	p, q := &ns.parts[part], &ns.question
+	*q = ifGone{part: part, withHeld: withHeld, loose: true}
+	q.whole, q.rest = p.split(gpus)
+	for cl := range classes(withHeld) {
+		q.empty += p.soon[cl][p.per]
+		for f := q.rest; f < p.per; f++ {
+			q.some += p.soon[cl][f]
+		}
+	}
+}
+
+// wouldBeFree is how many of a node's GPUs are, by the question.
+func (ns *nodes) wouldBeFree(node int32) int16 {
+	free := ns.free[node] + ns.delta[node]
+	if ns.question.loose {
+		free += ns.loose[node]
+	}
+	return free
 }
 
 // without adds pieces that would be free.
@@ -259,7 +308,7 @@ func (ns *nodes) without(pieces []Piece) {
 		if ns.delta[x.Node] == 0 {
 			ns.touched = append(ns.touched, x.Node)
 		}
-		before := ns.free[x.Node] + ns.delta[x.Node]
+		before := ns.wouldBeFree(x.Node)
 		ns.delta[x.Node] += x.GPUs
 		if before >= q.rest {
 			q.some--
@@ -290,6 +339,6 @@ func (ns *nodes) forget() {
 // helps tells whether there would be room on a piece's node for a part of the job.
 func (ns *nodes) helps(x Piece) bool {
 	q := &ns.question
-	free := ns.free[x.Node] + ns.delta[x.Node]
+	free := ns.wouldBeFree(x.Node)
 	return free == ns.parts[q.part].per || q.rest > 0 && free >= q.rest
 }

@@ -12,6 +12,7 @@ type lane struct {
 	gpus           int32
 	part           int16
 	size           int16 // index in queue.sizes of the partition
+	kind           int32 // lanes of one owner and one declared priority are of a kind
 	qos            uint32
 	free           bool // its jobs declared to be unallocated
 
@@ -22,10 +23,12 @@ type lane struct {
 
 	at     int32 // in the heap of its partition; -1 if it isn't there
 	atSize int32 // in sized
+	atBusy int32 // in busy
 	failed int32 // its first job when that found nobody to evict
 	retry  int64 // when that may look again
 	wait   int64 // and for how long it waits then
 	parked bool  // its account's quota is used up
+	limit  int64 // the shortest time limit of those that a backfill pass tries; 0 if that has to be found out
 }
 
 type laneKey struct {
@@ -47,6 +50,8 @@ type queue struct {
 
 	parts []queuePart
 	owned [][]int32 // by account: its lanes
+	busy  [][]int32 // by account: those with jobs
+	kinds int       // of lanes
 }
 
 // queuePart is the queue of a partition.
@@ -61,7 +66,7 @@ func newQueue(w *Workload, parts int, accountOf []int32, accounts int) *queue {
 	n := len(w.Jobs)
 	q := &queue{
 		number: make(map[laneKey]int32), of: make([]int32, n), next: make([]int32, n), prev: make([]int32, n),
-		seq: make([]int64, n), parts: make([]queuePart, parts), owned: make([][]int32, accounts),
+		seq: make([]int64, n), parts: make([]queuePart, parts), owned: make([][]int32, accounts), busy: make([][]int32, accounts),
 	}
 	for i := range w.Jobs {
 		q.of[i] = q.laneOf(&w.Jobs[i], accountOf)
@@ -79,7 +84,7 @@ func (q *queue) laneOf(j *Job, accountOf []int32) int32 {
 		account := accountOf[j.Owner]
 		q.lanes = append(q.lanes, lane{
 			owner: j.Owner, account: account, gpus: j.GPUs, part: j.Partition, qos: j.QOS, free: key.free,
-			allocated: true, head: -1, tail: -1, at: -1, atSize: -1, failed: -1,
+			allocated: true, head: -1, tail: -1, at: -1, atSize: -1, atBusy: -1, failed: -1,
 		})
 		q.owned[account] = append(q.owned[account], n)
 	}
@@ -99,11 +104,23 @@ func (q *queue) findSizes() {
 		part.sized = make([][]int32, len(part.sizes))
 		part.jobs = make([]int, len(part.sizes))
 	}
+	type kind struct {
+		owner int32
+		qos   uint32
+	}
+	kinds := make(map[kind]int32)
 	for i := range q.lanes {
 		l := &q.lanes[i]
+		k, known := kinds[kind{l.owner, l.qos}]
+		if !known {
+			k = int32(len(kinds))
+			kinds[kind{l.owner, l.qos}] = k
+		}
+		l.kind = k
 		size, _ := slices.BinarySearch(q.parts[l.part].sizes, l.gpus)
 		l.size = int16(size)
 	}
+	q.kinds = len(kinds)
 }
 
 // push puts a job at the end of its lane; first tells that it is the first
@@ -119,6 +136,9 @@ func (q *queue) push(job int32) (l *lane, first bool) {
 	}
 	l.tail = job
 	l.count++
+	if l.count <= mostSkipped {
+		l.limit = 0
+	}
 	q.parts[l.part].jobs[l.size]++
 	return l, l.count == 1
 }
@@ -138,6 +158,7 @@ func (q *queue) remove(job int32) (l *lane, first bool) {
 		l.tail = q.prev[job]
 	}
 	l.count--
+	l.limit = 0
 	q.parts[l.part].jobs[l.size]--
 	return l, first
 }
@@ -149,6 +170,10 @@ func (q *queue) enter(n int32) {
 	if l.atSize < 0 {
 		l.atSize = int32(len(p.sized[l.size]))
 		p.sized[l.size] = append(p.sized[l.size], n)
+	}
+	if l.atBusy < 0 {
+		l.atBusy = int32(len(q.busy[l.account]))
+		q.busy[l.account] = append(q.busy[l.account], n)
 	}
 	if l.parked {
 		return
@@ -171,6 +196,12 @@ func (q *queue) leave(n int32, gone bool) {
 		q.lanes[end].atSize = l.atSize
 		p.sized[l.size] = list[:len(list)-1]
 		l.atSize = -1
+		list = q.busy[l.account]
+		end = list[len(list)-1]
+		list[l.atBusy] = end
+		q.lanes[end].atBusy = l.atBusy
+		q.busy[l.account] = list[:len(list)-1]
+		l.atBusy = -1
 	}
 	if l.at < 0 {
 		return

@@ -15,6 +15,7 @@ type scratch struct {
 	heap  []int32
 	free  []int16
 	lanes []int32
+	loose []loose
 
 	candidates candidates
 }
@@ -132,7 +133,9 @@ func (s *sim) unpark(account int32) {
 // overflow starts jobs beyond the quota on what is idle, in the order in which
 // they came.
 func (s *sim) overflow(part int16) {
-	s.eachFitting(part, func(l *lane) bool { return l.parked }, func(_ *lane, job int32) bool {
+	parked := func(l *lane) bool { return l.parked }
+	hopeless := func(l *lane) bool { return !s.nodes.fits(part, l.gpus, true) }
+	s.eachFitting(part, parked, hopeless, func(_ *lane, job int32) bool {
 		return s.place(job, true, false)
 	})
 }
@@ -150,6 +153,23 @@ func (s *sim) keeps(h *reservation) bool {
 func (s *sim) mayUseHeld(h *reservation, l *lane, job int32) bool {
 	return h.job < 0 || h.job == job || s.now+s.jobs[job].Limit <= h.shadow ||
 		s.p.Contract != nil && !l.allocated
+}
+
+// someMayUseHeld tells whether any job that a backfill pass tries of a lane may
+// run on nodes that are held.
+func (s *sim) someMayUseHeld(h *reservation, l *lane) bool {
+	if h.job < 0 || s.p.Contract != nil && !l.allocated {
+		return true
+	}
+	if l.limit == 0 {
+		l.limit = never
+		job := l.head
+		for range min(l.count, mostSkipped) {
+			l.limit = min(l.limit, s.jobs[job].Limit)
+			job = s.queue.next[job]
+		}
+	}
+	return s.now+l.limit <= h.shadow
 }
 
 // startHolder starts the job for which nodes are held, if it may keep them.
@@ -253,11 +273,24 @@ func (s *sim) copyFree(part int16) []int16 {
 func (s *sim) backfill(part int16) {
 	h := &s.hold[part]
 	tested := 0
-	s.eachFitting(part, func(l *lane) bool { return !l.parked }, func(l *lane, job int32) bool {
-		if job == h.job || tested >= s.p.BackfillDepth {
+	wanted := func(l *lane) bool { return !l.parked && !s.overQuota(l) }
+	hopeless := func(l *lane) bool {
+		switch {
+		case s.overQuota(l):
+			return true
+		case s.straight:
+			return false
+		case tested < s.p.BackfillDepth && (s.nodes.fits(part, l.gpus, false) || s.nodes.fits(part, l.gpus, true) && s.someMayUseHeld(h, l)):
 			return false
 		}
-		if s.overQuota(l) {
+		tested += int(min(l.count, mostSkipped))
+		if h.job >= 0 && l.head == h.job {
+			tested--
+		}
+		return true
+	}
+	s.eachFitting(part, wanted, hopeless, func(l *lane, job int32) bool {
+		if job == h.job || tested >= s.p.BackfillDepth || s.overQuota(l) {
 			return false
 		}
 		tested++
@@ -274,8 +307,9 @@ func (s *sim) overQuota(l *lane) bool {
 const mostSkipped = 8
 
 // eachFitting tries to start waiting jobs for which there would be room if all
-// nodes could be used, in order.
-func (s *sim) eachFitting(part int16, wanted func(*lane) bool, try func(l *lane, job int32) bool) {
+// nodes could be used, in order; none of a lane that is hopeless when its turn
+// comes.
+func (s *sim) eachFitting(part int16, wanted, hopeless func(*lane) bool, try func(l *lane, job int32) bool) {
 	q, heap := &s.queue.parts[part], s.scratch.heap[:0]
 	for size, gpus := range q.sizes {
 		if q.jobs[size] == 0 || !s.nodes.fits(part, gpus, true) {
@@ -292,7 +326,7 @@ func (s *sim) eachFitting(part int16, wanted func(*lane) bool, try func(l *lane,
 	for len(heap) > 0 {
 		n := heap[0]
 		l := &s.queue.lanes[n]
-		started := s.tryLane(l, try)
+		started := !hopeless(l) && s.tryLane(l, try)
 		if started && l.count > 0 && s.nodes.fits(part, l.gpus, true) && wanted(l) {
 			s.queue.siftDown(heap, 0)
 			continue

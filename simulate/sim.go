@@ -45,6 +45,11 @@ type sim struct {
 	counts   counts
 	pieces   []Piece // for reuse
 	scratch  scratch
+
+	// search is victims. Tests have their own, and are straight about the rest,
+	// too: without any short cut the result is the same.
+	search   func(rules *fairshare.Contract, l *lane, request *fairshare.Request, withHeld bool) []int
+	straight bool
 }
 
 // account is what an account has now, and what is counted of it.
@@ -69,6 +74,7 @@ type owner struct {
 type slot struct {
 	job, owner, account int32
 	gpus                int32
+	qos                 uint32
 	part                int16
 	allocated           bool
 	start               int64
@@ -135,6 +141,7 @@ func newSim(cfg *Config) *sim {
 		s.events.push(event{at: o.From, kind: nodeAway, id: int32(i)})
 		s.events.push(event{at: o.Until, kind: nodeBack, id: int32(i)})
 	}
+	s.search = s.victims
 	s.standing.prepare(s)
 	return s
 }
@@ -304,10 +311,13 @@ func (s *sim) start(job int32, pieces []Piece, allocated bool) {
 	}
 	s.dequeue(job)
 	s.nodes.takeAll(pieces)
+	if !allocated {
+		s.nodes.loosen(pieces, 1)
+	}
 	n := s.newSlot()
 	sl := &s.slots[n]
 	*sl = slot{
-		job: job, owner: j.Owner, account: l.account, gpus: j.GPUs, part: j.Partition, allocated: allocated,
+		job: job, owner: j.Owner, account: l.account, gpus: j.GPUs, qos: j.QOS, part: j.Partition, allocated: allocated,
 		start: s.now, limitEnd: s.now + j.Limit, protectedUntil: s.now,
 		gen: sl.gen + 1, pieces: append(sl.pieces[:0], pieces...), record: s.record[job], waited: -1,
 	}
@@ -447,6 +457,9 @@ func (s *sim) stop(n int32, how Ending) {
 	sl := &s.slots[n]
 	s.tell(sl, how)
 	s.unfile(n)
+	if !sl.allocated {
+		s.nodes.loosen(sl.pieces, -1)
+	}
 	s.nodes.giveBack(sl.pieces)
 	s.account(sl, -int64(sl.gpus))
 	l := &s.queue.lanes[s.queue.of[sl.job]]

@@ -23,10 +23,11 @@ type standing struct {
 	numbers []fairshare.Owner // by owner: his number to the ranker
 	ranking *fairshare.Ranking
 	strict  *fairshare.Strict
-	places  []int32 // by account: its place, 1 is the most under-served
-	worst   []int32 // accounts, the most over-served first
-	funded  []bool  // by account
-	yields  []int8  // by pair of accounts: can a job of the second yield to one of the first; 0 if nobody has asked. Then the same for patient requests
+	places  []int32  // by account: its place, 1 is the most under-served
+	worst   []int32  // accounts, the most over-served first
+	funded  []bool   // by account
+	keys    []uint32 // by kind of lane: its strict priority; 0 if nobody has asked
+	yields  []int8   // by pair of accounts: can a job of the second yield to one of the first; 0 if nobody has asked. Then the same for patient requests
 
 	shares  []fairshare.Association
 	leaf    []int32 // by owner: his association
@@ -46,6 +47,7 @@ func (st *standing) prepare(s *sim) {
 	st.funded = make([]bool, len(s.names))
 	st.places = make([]int32, len(s.names))
 	st.yields = make([]int8, 2*len(s.names)*len(s.names))
+	st.keys = make([]uint32, s.queue.kinds)
 	for a := range s.names {
 		st.worst = append(st.worst, int32(a))
 	}
@@ -159,12 +161,17 @@ func (st *standing) rank(s *sim) (changed bool) {
 		}
 	}
 	before := st.ranking
-	st.ranking = st.ranker.Rank()
+	st.ranking = st.ranker.Places()
 	clear(st.yields)
-	if st.strict != nil && samePlaces(before, st.ranking) {
+	switch {
+	case st.strict == nil || s.straight:
+		st.strict = fairshare.NewStrict(st.ranking, fairshare.Weights{MaxAge: uint32(s.p.MaxAge / time.Second)}, st.size, &st.seen)
+	case samePlaces(before, st.ranking):
 		return false
+	default:
+		st.strict = st.strict.Follow(st.ranking, &st.seen)
 	}
-	st.strict = fairshare.NewStrict(st.ranking, fairshare.Weights{MaxAge: uint32(s.p.MaxAge / time.Second)}, st.size, &st.seen)
+	clear(st.keys)
 	for a, name := range s.names {
 		standing, known := st.ranking.Account(name)
 		st.funded[a] = known && standing.Funded
@@ -208,11 +215,15 @@ func (st *standing) key(s *sim, l *lane) {
 		if st.strict == nil {
 			st.refresh(s)
 		}
-		o := &s.cfg.Workload.Owners[l.owner]
-		// Of jobs that are alike but for their age, who came first is next: the
-		// queue knows that to the job, so age is left out here.
-		st.strict.Priority(&fairshare.Job{Account: o.Account, User: o.User, QOSPriority: l.qos, Age: -1}, &st.factors)
-		l.key = float64(st.factors.Priority)
+		known := &st.keys[l.kind]
+		if *known == 0 {
+			o := &s.cfg.Workload.Owners[l.owner]
+			// Of jobs that are alike but for their age, who came first is next: the
+			// queue knows that to the job, so age is left out here.
+			st.strict.Priority(&fairshare.Job{Account: o.Account, User: o.User, QOSPriority: l.qos, Age: -1}, &st.factors)
+			*known = st.factors.Priority
+		}
+		l.key = float64(*known)
 		l.allocated = st.funded[l.account] && s.asks(l)
 		if !l.allocated {
 			l.key -= unallocatedBelow

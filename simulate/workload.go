@@ -119,7 +119,30 @@ func (w *Workload) Without(misfits []*MisfitError) {
 // Sort puts the jobs in the order of their submission; what is submitted in one
 // second keeps its order.
 func (w *Workload) Sort() {
-	slices.SortStableFunc(w.Jobs, func(x, y Job) int { return cmp.Compare(x.Submit, y.Submit) })
+	type place struct {
+		submit int64
+		job    int32
+	}
+	places := make([]place, len(w.Jobs))
+	sorted := true
+	for i := range w.Jobs {
+		places[i] = place{w.Jobs[i].Submit, int32(i)}
+		sorted = sorted && (i == 0 || w.Jobs[i-1].Submit <= w.Jobs[i].Submit)
+	}
+	if sorted {
+		return
+	}
+	slices.SortFunc(places, func(x, y place) int {
+		if x.submit != y.submit {
+			return cmp.Compare(x.submit, y.submit)
+		}
+		return int(x.job - y.job)
+	})
+	jobs := make([]Job, len(w.Jobs))
+	for i, p := range places {
+		jobs[i] = w.Jobs[p.job]
+	}
+	w.Jobs = jobs
 }
 
 // Span is the second of the last submission.
