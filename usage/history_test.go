@@ -254,6 +254,30 @@ func (f *follower) sumUp(h *usage.History, w fairshare.Period, want map[stretch]
 	}
 }
 
+// What a server sends as text, as it does to some poolers, is read like what it
+// sends in its own form.
+func TestAHistoryIsReadOverTheSimpleProtocol(t *testing.T) {
+	pool := pgtest.Pool(t)
+	_, err := pool.Exec(ctx, `INSERT INTO gpubudget.job_run
+		(cluster, job_id, account, user_name, gpus, allocated, started_at, ended_at, seen_at, end_seen_at)
+		SELECT 'c', i, CASE i % 4 WHEN 0 THEN 'a "b", {c}' ELSE 'a' || i % 4 END, CASE i % 5 WHEN 0 THEN '' ELSE 'ü' || i % 5 END, 1 + i % 3, true,
+			t, t + i * interval '7 minutes', t, t
+		FROM generate_series(1, 200) i, LATERAL (VALUES (timestamptz '2026-03-01Z' + i * interval '11 minutes')) v (t)`)
+	require.NoError(t, err)
+	w := fairshare.Period{From: fairshare.At(time.Date(2026, 3, 1, 0, 30, 0, 0, time.UTC)), Until: fairshare.At(time.Date(2026, 3, 4, 0, 0, 0, 0, time.UTC))}
+	want, err := usage.NewStore(pool).History(ctx, "c", w, nil, nil)
+	require.NoError(t, err)
+	require.Greater(t, want.Len(), 100)
+	config := pool.Config()
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+	simple, err := pgxpool.NewWithConfig(ctx, config)
+	require.NoError(t, err)
+	defer simple.Close()
+	got, err := usage.NewStore(simple).History(ctx, "c", w, nil, nil)
+	require.NoError(t, err)
+	require.Equal(t, want.Charges(w), got.Charges(w))
+}
+
 // Whatever changes, and in whatever order transactions are committed, what is
 // known by reading changes only is what is there.
 func TestAHistoryThatIsFollowedIsTheOneThatIsReadAnew(t *testing.T) {

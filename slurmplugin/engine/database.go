@@ -55,15 +55,17 @@ func connect(ctx context.Context, c conf.Conf, cluster string) (*database, error
 		return nil, conf.NewConnectError(config, source(c), err)
 	}
 	db := &database{conn: conn, usage: usage.NewStore(conn), cluster: cluster}
-	// The server shall soon notice should this host vanish, and give the lock of
-	// the single writer to another.
-	const setUp = `SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; LISTEN ` + ledgerChannel
 	if _, err := conn.PgConn().Exec(ctx, setUp).ReadAll(); err != nil {
 		db.close()
 		return nil, fmt.Errorf("set up the connection: %w", err)
 	}
 	return db, nil
 }
+
+// setUp begins a connection. The server shall soon notice should this host
+// vanish, and give the lock of the single writer to another; and it shall not
+// compile what runs once.
+const setUp = `SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; SET jit = off; LISTEN ` + ledgerChannel
 
 // source is where connection settings come from.
 func source(c conf.Conf) string {
