@@ -170,7 +170,6 @@ void flatten_sighting(const struct settings *settings, const job_record_t *job, 
 		.restart = run_number(job),
 		.state = base_state(job),
 		.flags = job_flags(job, now),
-		.gpus = pending ? gpus_requested(job, settings->gpu_tres) : 0,
 		.end = pending ? end_of_last_run(job) : 0,
 		.nice = (int64_t)(job->details ? job->details->nice : NICE_OFFSET) - NICE_OFFSET,
 		.qos_priority = job->qos_ptr ? job->qos_ptr->priority : 0,
@@ -183,11 +182,13 @@ void flatten_sighting(const struct settings *settings, const job_record_t *job, 
 		out->submit = job->details->submit_time;
 		out->begin = job->details->begin_time;
 	}
-	if (pending)
+	if (pending) {
+		gpus_requested(job, settings->gpu_tres, out);
 		return;
+	}
 	if (requeuable(job))
 		out->flags |= GPUB_JOB_REQUEUABLE;
-	out->gpus = gpus_allocated(job, &out->gpu_type);
+	gpus_allocated(job, out);
 	out->partition = partition_name(job);
 	out->qos = job->qos_ptr ? job->qos_ptr->name : NULL;
 	out->nodes = job->nodes;

@@ -96,8 +96,9 @@ const char *username(uint32_t uid);
 bool usernames_news(void);
 
 /* gpus.c */
-uint64_t gpus_allocated(const job_record_t *job, const char **type);
-uint64_t gpus_requested(const job_record_t *job, int gpu_tres);
+/* These two fill in gpus, gpu_parts and gpu_type. */
+void gpus_allocated(const job_record_t *job, struct gpub_job *out);
+void gpus_requested(const job_record_t *job, int gpu_tres, struct gpub_job *out);
 void gpus_of_cluster(struct gpub_cluster *cluster);
 
 /* arena.c: memory of one pass, given back all at once. */
