@@ -95,13 +95,25 @@ EXPORT void fini(void)
 	attempt_free();
 }
 
+/* As of when the queue is sorted: one instant for the whole of it. */
+static time_t sorting;
+
+/* Have others been evicted for this job, and does it not run yet? Slurm itself
+ * gives them so long to be gone. */
+static bool makes_room(const job_record_t *job)
+{
+	time_t since = job->details ? job->details->preempt_start_time : 0;
+
+	return since && since > __atomic_load_n(&sorting, __ATOMIC_RELAXED) - slurm_conf.kill_wait - slurm_conf.msg_timeout;
+}
+
 /* The first thing that the pending queue is sorted by, before partition tiers
- * and priorities. Those have allocated jobs before unallocated ones already. */
+ * and priorities, and so to be true of few: who has had others evicted comes
+ * first, or those would have made way for somebody else. Two kinds of jobs are a
+ * strict weak order. Allocated jobs are before unallocated ones by priority. */
 EXPORT bool preempt_p_job_preempt_check(job_queue_rec_t *preemptor, job_queue_rec_t *preemptee)
 {
-	(void)preemptor;
-	(void)preemptee;
-	return false;
+	return makes_room(preemptor->job_ptr) && !makes_room(preemptee->job_ptr);
 }
 
 /* Asked of every job of the list, pending ones and the request itself too. */
@@ -119,8 +131,10 @@ EXPORT int preempt_p_get_data(job_record_t *job, slurm_preempt_data_type_t type,
 {
 	switch (type) {
 	case PREEMPT_DATA_ENABLED:
-		if ((*(bool *)data = enabled()))
+		if ((*(bool *)data = enabled())) {
+			__atomic_store_n(&sorting, time(NULL), __ATOMIC_RELAXED);
 			attempt_prepare();
+		}
 		return SLURM_SUCCESS;
 	case PREEMPT_DATA_MODE:
 		*(uint16_t *)data = preempt_mode(job);

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package e2e
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gpubudget/internal/testcluster"
+)
+
+var (
+	soakFor  = flag.Duration("soak.duration", 90*time.Second, "how long TestSoak keeps its cluster busy; make soak takes 15 minutes")
+	soakSeed = flag.Uint64("soak.seed", 1, "what TestSoak draws its jobs by")
+)
+
+const (
+	soakNodes, soakGPUs = 3, 4
+	soakFree            = "free" // the account that is due nothing
+	soakRoom            = 3      // jobs of each account that wait at any time, at least
+)
+
+// soak is a cluster on which five accounts want more than there is.
+type soak struct {
+	*scenario
+	random *rand.Rand
+	jobs   map[uint32]soakJob
+}
+
+// soakJob is what a job was submitted with.
+type soakJob struct {
+	account string
+	gpus    int
+	min     time.Duration
+}
+
+// allocated tells whether its run is charged and protected.
+func (j soakJob) allocated() bool { return j.account != soakFree && j.min > 0 }
+
+// soakRun is a run by Slurm's accounting; end is zero while it lasts.
+type soakRun struct {
+	soakJob
+	id         uint32
+	state      string
+	nodes      []string
+	start, end time.Time
+}
+
+// TestSoak keeps a cluster busier than it can be, by random, and then reads in
+// Slurm's accounting whether anybody's rights were broken.
+func TestSoak(t *testing.T) {
+	accounts := []testcluster.Account{
+		{Name: "gold", Share: "40%", Users: []string{ann}},
+		{Name: "silver", Share: "30%", Users: []string{bob}},
+		{Name: "bronze", Share: "20%", Users: []string{cem}},
+		{Name: "tin", Share: "10%", Users: []string{ann}},
+		{Name: soakFree, Share: "0%", Users: []string{bob}},
+	}
+	s := &soak{
+		scenario: contractCluster(t, func(o *testcluster.Options) {
+			o.Nodes, o.GPUsPerNode, o.Accounts = soakNodes, soakGPUs, accounts
+			o.SlurmConf = append(o.SlurmConf, "MinJobAge=600")
+		}),
+		random: rand.New(rand.NewPCG(*soakSeed, 5)), jobs: make(map[uint32]soakJob), //nolint:gosec // to be repeated
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), *soakFor+testTimeout)
+	defer cancel()
+	s.ctx = ctx
+	// Who is due nothing has it all, until somebody else comes.
+	for range soakNodes * soakGPUs {
+		s.one(accounts[len(accounts)-1])
+	}
+	for id := range s.jobs {
+		s.waitState(id, "R")
+	}
+	began := time.Now()
+	warm := began.Add(min(*soakFor/3, time.Minute))
+	for time.Since(began) < *soakFor {
+		s.topUp(accounts)
+		time.Sleep(time.Second)
+	}
+	ended := time.Now()
+	runs := s.accounted()
+	require.NoError(t, s.CancelAll(ctx))
+
+	occupancy := occupied(runs, warm, ended)
+	preempted := s.protected(runs)
+	s.rightful(runs)
+	t.Logf("%v: %d jobs, %d runs, %d of them preempted (%d allocated); occupancy %.2f%%",
+		ended.Sub(began).Round(time.Second), len(s.jobs), len(runs), preempted[true]+preempted[false], preempted[true], 100*occupancy)
+	least := 0.9
+	if *soakFor >= 10*time.Minute {
+		least = 0.98
+	}
+	require.GreaterOrEqual(t, occupancy, least)
+	require.Positive(t, preempted[false], "unallocated jobs that made way")
+	require.Positive(t, preempted[true], "allocated jobs that made way")
+}
+
+// topUp submits what is missing for each account to want more than there is.
+func (s *soak) topUp(accounts []testcluster.Account) {
+	waiting := make(map[string]int)
+	for _, row := range s.rows("squeue", "--noheader", "--states=PENDING", "--format=%a") {
+		waiting[row[0]]++
+	}
+	for _, a := range accounts {
+		for n := waiting[a.Name]; n < soakRoom; n++ {
+			s.one(a)
+		}
+	}
+}
+
+// one submits a job: mostly of one GPU, some of two, some of two nodes.
+func (s *soak) one(a testcluster.Account) {
+	job := soakJob{account: a.Name, gpus: 1, min: time.Duration(5+s.random.IntN(20)) * time.Second}
+	lasts := 20 + s.random.IntN(40)
+	if *soakFor >= 10*time.Minute {
+		job.min, lasts = 2*job.min, 3*lasts
+	}
+	place := []string{"--gpus=1"}
+	switch s.random.IntN(20) {
+	case 0:
+		job.gpus, place = 2, []string{"--nodes=2", "--gpus-per-node=1"}
+	case 1, 2:
+		job.gpus, place = 2, []string{"--nodes=1", "--gpus-per-node=2"}
+	case 3:
+		job.min = 0
+	}
+	if a.Name == soakFree {
+		job.gpus, job.min, lasts, place = 1, 0, 55, []string{"--gpus=1"}
+	}
+	args := append([]string{
+		"--account=" + a.Name, fmt.Sprintf("--time=%d", lasts/60+1), minRuntime(job.min), fmt.Sprintf("--wrap=sleep %d", lasts),
+	}, place...)
+	id, err := s.Sbatch(s.ctx, a.Users[0], args...)
+	require.NoError(s.t, err)
+	s.jobs[id] = job
+}
+
+// accounted are all runs by sacct, the oldest first.
+func (s *soak) accounted() []soakRun {
+	s.t.Helper()
+	rows, err := s.Rows(s.ctx, "root", "sacct", "--allusers", "--duplicates", "--allocations", "--noheader", "--parsable2",
+		"--starttime=now-1days", "--format=JobIDRaw,State,Start,End,NodeList")
+	require.NoError(s.t, err)
+	var runs []soakRun
+	for _, row := range rows {
+		id, err := strconv.ParseUint(row[0], 10, 32)
+		require.NoError(s.t, err)
+		run := soakRun{soakJob: s.jobs[uint32(id)], id: uint32(id), state: strings.Fields(row[1])[0]}
+		if run.start, err = time.Parse("2006-01-02T15:04:05", row[2]); err != nil {
+			continue // it never ran
+		}
+		if run.end, err = time.Parse("2006-01-02T15:04:05", row[3]); err != nil {
+			run.end = time.Time{}
+		}
+		for _, node := range s.Nodes() {
+			if strings.Contains(s.exec("root", "scontrol", "show", "hostnames", row[4]), node) {
+				run.nodes = append(run.nodes, node)
+			}
+		}
+		runs = append(runs, run)
+	}
+	slices.SortStableFunc(runs, func(x, y soakRun) int { return x.start.Compare(y.start) })
+	return runs
+}
+
+// occupied is the part of all GPU time of a stretch that runs had.
+func occupied(runs []soakRun, from, until time.Time) float64 {
+	var held time.Duration
+	for _, r := range runs {
+		start, end := r.start, r.end
+		if end.IsZero() || end.After(until) {
+			end = until
+		}
+		if start.Before(from) {
+			start = from
+		}
+		if end.After(start) {
+			held += time.Duration(r.gpus) * end.Sub(start)
+		}
+	}
+	return held.Seconds() / (until.Sub(from).Seconds() * soakNodes * soakGPUs)
+}
+
+// protected checks R2 and R7 for those that were preempted, and counts them:
+// those of allocated jobs under true.
+func (s *soak) protected(runs []soakRun) map[bool]int {
+	s.t.Helper()
+	count := make(map[bool]int)
+	last, times := make(map[uint32]time.Time), make(map[uint32]int)
+	for _, r := range runs {
+		if r.state != "PREEMPTED" {
+			continue
+		}
+		count[r.allocated()]++
+		if !r.allocated() {
+			continue
+		}
+		// Slurm's accounting has whole seconds: a run that began at .9 may have
+		// lasted a second less by it.
+		require.GreaterOrEqual(s.t, r.end.Sub(r.start), r.min-time.Second, "R2: job %d of %s, %s to %s", r.id, r.account, r.start, r.end)
+		if before, again := last[r.id]; again {
+			require.GreaterOrEqual(s.t, r.end.Sub(before), r.min, "job %d was preempted twice within a protected window", r.id)
+		}
+		last[r.id] = r.end
+		times[r.id]++
+		require.LessOrEqual(s.t, times[r.id], 4, "R7: job %d", r.id)
+	}
+	return count
+}
+
+// rightful checks that whenever an allocated job made way, one that may have
+// asked for it began soon after on one of its nodes: allocated (R5), of another
+// account (R3), for no job of the soak declares more than another (R4).
+func (s *soak) rightful(runs []soakRun) {
+	s.t.Helper()
+	for _, victim := range runs {
+		if victim.state != "PREEMPTED" || !victim.allocated() {
+			continue
+		}
+		found := slices.ContainsFunc(runs, func(r soakRun) bool {
+			after := r.start.Sub(victim.end)
+			return r.allocated() && r.account != victim.account && after >= 0 && after <= slack &&
+				slices.ContainsFunc(r.nodes, func(n string) bool { return slices.Contains(victim.nodes, n) })
+		})
+		require.True(s.t, found || time.Since(victim.end) < slack, "job %d of %s made way at %s for nobody", victim.id, victim.account, victim.end)
+	}
+}
