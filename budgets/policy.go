@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"gpubudget/fairshare"
 	"gpubudget/internal/nearest"
 )
 
@@ -29,7 +30,10 @@ const (
 )
 
 // Settings are the names of all settings.
-var Settings = []string{Lookback, Mode, Bucket, Refresh, MinRuntime, MinRuntimeCap, KeepMeter, Charge}
+var Settings = []string{
+	Lookback, Mode, Bucket, Refresh, MinRuntime, MinRuntimeCap, KeepMeter, Charge,
+	PreemptMargin, PreemptWithinAccount, EvictedPerGPU, PreemptPerDay, PatientGPUs, Patience,
+}
 
 // The values of the setting Mode.
 const (
@@ -45,7 +49,7 @@ const (
 )
 
 // words are the settings whose value is one of some words.
-var words = map[string][]string{Mode: {Strict, Additive}, Charge: {Occupancy, Utilisation, Max}}
+var words = map[string][]string{Mode: {Strict, Additive}, Charge: {Occupancy, Utilisation, Max}, PreemptWithinAccount: {Yes, No}}
 
 // Policy is a cluster's settings at an instant.
 type Policy struct { //nolint:recvcheck // set fills in what others only read
@@ -61,13 +65,15 @@ type Policy struct { //nolint:recvcheck // set fills in what others only read
 	KeepMeter time.Duration
 	// Charge is what runs are charged for that end now.
 	Charge string
+	// Contract is who yields to whom.
+	Contract fairshare.Contract
 }
 
 // DefaultPolicy is what is in force where the ledger says nothing.
 var DefaultPolicy = Policy{
 	Lookback: 7 * 24 * time.Hour, Mode: Strict, Bucket: time.Hour, Refresh: 30 * time.Second,
 	MinRuntime: time.Hour, MinRuntimeCap: 8 * time.Hour, KeepMeter: 35 * 24 * time.Hour,
-	Charge: Occupancy,
+	Charge: Occupancy, Contract: fairshare.DefaultContract(),
 }
 
 // Policy is the cluster's policy at an instant.
@@ -97,6 +103,9 @@ func (s *Store) PolicyHistory(ctx context.Context, cluster string) ([]Entry, err
 
 // Value is a setting's value as SetPolicy reads and people write it.
 func (p Policy) Value(setting string) string {
+	if value, ok := contractValue(&p.Contract, setting); ok {
+		return value
+	}
 	switch setting {
 	case Lookback:
 		return formatDuration(p.Lookback)
@@ -120,6 +129,9 @@ func (p Policy) Value(setting string) string {
 
 // set takes over a value as the ledger stores it.
 func (p *Policy) set(setting, value string) error {
+	if ok, err := setContract(&p.Contract, setting, value); ok {
+		return err
+	}
 	switch setting {
 	case Mode:
 		p.Mode = value
@@ -184,6 +196,13 @@ func canonicalPolicy(setting, value string) (string, string, error) {
 		problem.Reason = fmt.Sprintf("must be %s or %s", strings.Join(known[:last], ", "), known[last])
 		return "", "", problem
 	}
+	if _, ok := numbers[setting]; ok {
+		var stored string
+		if stored, problem.Reason = canonicalNumber(setting, value); problem.Reason != "" {
+			return "", "", problem
+		}
+		return setting, stored, nil
+	}
 	seconds, err := parseSeconds(value)
 	if err != nil {
 		problem.Reason = err.Error()
@@ -209,7 +228,7 @@ func outOfRange(setting string, seconds int64) string {
 		return "must divide a day into equal parts, for example 1m, 15m, 1h or 1d"
 	case setting == Refresh && (seconds < 1 || seconds > day):
 		return "must be from 1 second to 1 day"
-	case (setting == MinRuntime || setting == MinRuntimeCap) && seconds > 366*day:
+	case slices.Contains([]string{MinRuntime, MinRuntimeCap, Patience}, setting) && seconds > 366*day:
 		return "must be from 0s to 366 days"
 	}
 	return ""

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gpubudget/budgets"
+	"gpubudget/fairshare"
 	"gpubudget/internal/pgtest"
 )
 
@@ -31,9 +32,13 @@ func TestPolicyHasDefaultsAndAHistory(t *testing.T) {
 	ok(t)(s.SetPolicy(ctx, cluster, budgets.MinRuntime, "2h", by(day(3))))
 	ok(t)(s.SetPolicy(ctx, cluster, budgets.MinRuntimeCap, "1h", by(day(5)))) // below the other
 
+	ok(t)(s.SetPolicy(ctx, cluster, budgets.PreemptMargin, "0.250", by(day(2))))
+	ok(t)(s.SetPolicy(ctx, cluster, budgets.PreemptWithinAccount, "No", by(day(2))))
+
 	want := budgets.Policy{
 		Lookback: 36 * time.Hour, Mode: "additive", Bucket: 15 * time.Minute, Refresh: 5 * time.Second,
 		MinRuntime: 2 * time.Hour, MinRuntimeCap: 8 * time.Hour, KeepMeter: 35 * 24 * time.Hour, Charge: budgets.Occupancy,
+		Contract: fairshare.Contract{Margin: 0.25, EvictedPerGPU: 2, PerDay: 4, PatientGPUs: 32, Patience: time.Hour},
 	}
 	require.Equal(t, want, at(3))
 	want.Lookback, want.Refresh, want.MinRuntimeCap = 3*time.Minute, 30*time.Second, time.Hour
@@ -41,7 +46,7 @@ func TestPolicyHasDefaultsAndAHistory(t *testing.T) {
 
 	history, err := s.PolicyHistory(ctx, cluster)
 	require.NoError(t, err)
-	require.Len(t, history, 7)
+	require.Len(t, history, 9)
 	require.Equal(t, "129600s", history[0].Value)
 }
 
@@ -53,7 +58,10 @@ func TestPolicyValues(t *testing.T) {
 		budgets.Bucket:     {"1s", "1m", "90m", "1h", "24h", "1d"},
 		budgets.Refresh:    {"1s", "30s", "1d"},
 		budgets.MinRuntime: {"0", "0s", "1s", "90m", "366d"}, budgets.MinRuntimeCap: {"0s", "8h", "366d"},
-		budgets.KeepMeter: {"1d", "35d", "36h", "3660d"},
+		budgets.KeepMeter:     {"1d", "35d", "36h", "3660d"},
+		budgets.PreemptMargin: {"0", "0.1", "00.100", "10", "1.234", "9.999"}, budgets.PreemptWithinAccount: {"yes", "NO"},
+		budgets.EvictedPerGPU: {"0", "1.5", "1000"}, budgets.PreemptPerDay: {"0", "4", "007", "4.0", "1000"},
+		budgets.PatientGPUs: {"0", "32", "1000000"}, budgets.Patience: {"0s", "1h", "366d"},
 	} {
 		for _, value := range values {
 			ok(t)(s.SetPolicy(ctx, cluster, setting, value, by(day(0))))
@@ -76,8 +84,11 @@ func TestPolicyRefusesOtherValues(t *testing.T) {
 		budgets.Bucket:     {"", "0s", "7m", "25h", "2d", "1500ms", "-1h"},
 		budgets.Refresh:    {"", "0s", "25h", "0.5s", "-1s"},
 		budgets.MinRuntime: {"", "-1s", "1.5s", "367d", "366d1s", "1"}, budgets.MinRuntimeCap: {"", "-1s", "0.5h0.5s", "366d1s"},
-		budgets.KeepMeter: {"", "0s", "23h", "3661d", "35"},
-		"window":          {"7d"},
+		budgets.KeepMeter:     {"", "0s", "23h", "3661d", "35"},
+		budgets.PreemptMargin: {"", "-0.1", "10.1", "0.1234", "10%", "1e1", ".5", "1.", "nan", "inf", "0x1"}, budgets.PreemptWithinAccount: {"", "maybe", "true"},
+		budgets.EvictedPerGPU: {"", "-1", "1001", "1.0001"}, budgets.PreemptPerDay: {"", "-1", "1.5", "1001", "99999999999999999999"},
+		budgets.PatientGPUs: {"", "-1", "32.5", "1000001"}, budgets.Patience: {"", "1", "-1h", "367d"},
+		"window": {"7d"},
 	} {
 		for _, value := range values {
 			_, err := s.SetPolicy(ctx, cluster, setting, value, by(day(0)))
@@ -92,7 +103,10 @@ func TestPolicyRefusesOtherValues(t *testing.T) {
 		budgets.Lookback: {"59s", "60", "316224001s", "1m"}, budgets.Mode: {"loose"},
 		budgets.Bucket: {"0s", "420s", "86401s"}, budgets.Refresh: {"0s", "86401s"}, "window": {"60s"},
 		budgets.MinRuntime: {"-1s", "00s", "1h", "31622401s"}, budgets.MinRuntimeCap: {"", "60", "31622401s", "100000000s"},
-		budgets.KeepMeter: {"", "0s", "86399s", "316224001s", "35d"},
+		budgets.KeepMeter:     {"", "0s", "86399s", "316224001s", "35d"},
+		budgets.PreemptMargin: {"", "-1", "10.5", "11", "0.1234", "01", "1.", "0.10"}, budgets.PreemptWithinAccount: {"", "Yes", "true"},
+		budgets.EvictedPerGPU: {"", "-1", "1000.5", "1001", "00"}, budgets.PreemptPerDay: {"", "-1", "1.5", "1001", "04"},
+		budgets.PatientGPUs: {"", "1000001", "10000000", "1.5"}, budgets.Patience: {"", "1h", "31622401s", "00s"},
 	} {
 		for _, value := range values {
 			_, err := pool.Exec(ctx, `INSERT INTO gpubudget.ledger (cluster, kind, actor, setting, value)
@@ -112,6 +126,10 @@ func TestNormalPolicy(t *testing.T) {
 		{"refresh", "90s", budgets.Refresh, "1m30s"},
 		{"Min_Runtime", "0m", budgets.MinRuntime, "0s"},
 		{"min_runtime_cap", "480m", budgets.MinRuntimeCap, "8h"},
+		{"preempt_margin", "0.10", budgets.PreemptMargin, "0.1"},
+		{"Evicted_Per_GPU", "02.000", budgets.EvictedPerGPU, "2"},
+		{"preempt_within_account", "YES", budgets.PreemptWithinAccount, "yes"},
+		{"patience", "90m", budgets.Patience, "1h30m"},
 	} {
 		name, normal, err := budgets.NormalPolicy(tc.setting, tc.value)
 		require.NoError(t, err)

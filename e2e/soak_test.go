@@ -70,7 +70,7 @@ func TestSoak(t *testing.T) {
 			o.Nodes, o.GPUsPerNode, o.Accounts = soakNodes, soakGPUs, accounts
 			o.SlurmConf = append(o.SlurmConf, "MinJobAge=600")
 		}),
-		random: rand.New(rand.NewPCG(*soakSeed, 5)), jobs: make(map[uint32]soakJob), //nolint:gosec // to be repeated
+		random: rand.New(rand.NewPCG(*soakSeed, 5)), jobs: make(map[uint32]soakJob),
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), *soakFor+testTimeout)
 	defer cancel()

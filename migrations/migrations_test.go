@@ -140,7 +140,15 @@ func TestUpAddsSettings(t *testing.T) {
 
 	require.NoError(t, migrations.Up(ctx, cfg, nil))
 	require.Equal(t, before, query[string](t, conn, all))
-	for _, setting := range []string{"min_runtime", "min_runtime_cap"} {
+	for setting, value := range map[string]string{
+		"preempt_margin": "0.25", "preempt_within_account": "no", "evicted_per_gpu": "1.5", "preempt_per_day": "4", "patient_gpus": "32",
+	} {
+		_, err = conn.Exec(ctx, set, setting, value)
+		require.NoError(t, err)
+		_, err = conn.Exec(ctx, set, setting, "0"+value)
+		require.ErrorContains(t, err, "ledger_policy_valid")
+	}
+	for _, setting := range []string{"min_runtime", "min_runtime_cap", "patience"} {
 		_, err = conn.Exec(ctx, set, setting, "3600s")
 		require.NoError(t, err)
 		_, err = conn.Exec(ctx, set, setting, "31622401s")

@@ -41,8 +41,21 @@ charge           what a run that has ended is charged for: occupancy (what it
                  held), utilisation (of that, what was at work where meters
                  know) or max (the greater of the two) (default occupancy)
 
-The minimum runtimes are terms of the scheduling contract. Nothing acts on them yet:
-jobs are not preempted.`
+Who yields to whom, with PreemptType=preempt/gpubudget:
+
+preempt_margin   how much further behind what it is due the account of a request
+                 must be than that of the job that is to yield: 0 to 10
+                 (default 0.1, a tenth)
+preempt_within_account
+                 whether a higher declared priority preempts within an account:
+                 yes or no (default yes)
+evicted_per_gpu  how many GPUs of allocated jobs a request may evict for each it
+                 asks for: 0 to 1000, 0 is no limit (default 2)
+preempt_per_day  how often one job may be preempted in 24 hours: 0 to 1000, 0 is
+                 no limit (default 4)
+patient_gpus     from how many GPUs on a request that has waited for long evicts
+                 smaller jobs: 0 to 1000000, 0 is none (default 32)
+patience         for how long: 0s to 366 days (default 1h)`
 
 func (p *program) policyGetCommand() *cli.Command {
 	return &cli.Command{

@@ -90,7 +90,7 @@ func (e *Engine) Candidates(p *Placing, nowMS int64) {
 }
 
 // rules are the cluster's.
-func (e *Engine) rules() fairshare.Contract { return fairshare.DefaultContract() }
+func (e *Engine) rules() fairshare.Contract { return e.snapshot.Policy.Contract }
 
 // contracted is the ranking that the rules go by, nil if nobody knows how
 // accounts stand: then nobody is evicted.

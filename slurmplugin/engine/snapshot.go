@@ -63,6 +63,9 @@ type snapshotHead struct {
 	Weights fairshare.GPUWeights
 	Charges []fairshare.Charge
 	Spooled uint64
+	// Contract tells that the policy has one: gob leaves out what is zero, and
+	// older releases knew of none.
+	Contract bool
 }
 
 // errNoSnapshot: none was ever saved.
@@ -87,7 +90,7 @@ func encodeSnapshot(f *os.File, s *Snapshot) error {
 	}
 	body := bufio.NewWriterSize(io.MultiWriter(f, sum), 1<<16)
 	head := snapshotHead{Cluster: s.Cluster, ReadAt: s.ReadAt, Ledger: s.Ledger, Policy: s.Policy, Budget: s.Budget,
-		Weights: s.Weights, Spooled: s.Spooled}
+		Weights: s.Weights, Spooled: s.Spooled, Contract: true}
 	if err := gob.NewEncoder(body).Encode(head); err != nil {
 		return err
 	}
@@ -157,6 +160,9 @@ func decodeSnapshot(text []byte) (*Snapshot, error) {
 	var head snapshotHead
 	if err := gob.NewDecoder(in).Decode(&head); err != nil {
 		return nil, err
+	}
+	if !head.Contract {
+		head.Policy.Contract = budgets.DefaultPolicy.Contract
 	}
 	s := &Snapshot{
 		Cluster: head.Cluster, ReadAt: head.ReadAt, Ledger: head.Ledger, Policy: head.Policy, Budget: head.Budget,
