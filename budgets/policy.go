@@ -26,13 +26,14 @@ const (
 	MinRuntime    = "min_runtime"     // how long a job that asks for nothing else runs undisturbed: a duration, 0 to 366 days
 	MinRuntimeCap = "min_runtime_cap" // the most that a job can ask for: likewise
 	KeepMeter     = "keep_meter"      // how long the meters' records are kept: a duration, 1 to 3660 days
+	DrainPolicy   = "drain"           // what jobs do on a node that is being drained: wait or requeue
 	Charge        = "charge"          // what a run that has ended is charged for: occupancy, utilisation or max
 )
 
 // Settings are the names of all settings.
 var Settings = []string{
 	Lookback, Mode, Bucket, Refresh, MinRuntime, MinRuntimeCap, KeepMeter, Charge,
-	PreemptMargin, PreemptWithinAccount, EvictedPerGPU, PreemptPerDay, PatientGPUs, Patience,
+	PreemptMargin, PreemptWithinAccount, EvictedPerGPU, PreemptPerDay, PatientGPUs, Patience, DrainPolicy,
 }
 
 // The values of the setting Mode.
@@ -48,8 +49,14 @@ const (
 	Max         = "max"         // the greater of what was held and what was at work
 )
 
+// The values of the setting DrainPolicy.
+const (
+	DrainWait    = "wait"    // they run on, as long as they like
+	DrainRequeue = "requeue" // those that can be are requeued as soon as nothing protects them
+)
+
 // words are the settings whose value is one of some words.
-var words = map[string][]string{Mode: {Strict, Additive}, Charge: {Occupancy, Utilisation, Max}, PreemptWithinAccount: {Yes, No}}
+var words = map[string][]string{Mode: {Strict, Additive}, Charge: {Occupancy, Utilisation, Max}, PreemptWithinAccount: {Yes, No}, DrainPolicy: {DrainWait, DrainRequeue}}
 
 // Policy is a cluster's settings at an instant.
 type Policy struct { //nolint:recvcheck // set fills in what others only read
@@ -65,6 +72,9 @@ type Policy struct { //nolint:recvcheck // set fills in what others only read
 	KeepMeter time.Duration
 	// Charge is what runs are charged for that end now.
 	Charge string
+	// Drain is what jobs do on nodes that are being drained: DrainWait or
+	// DrainRequeue.
+	Drain string
 	// Contract is who yields to whom.
 	Contract fairshare.Contract
 }
@@ -73,7 +83,7 @@ type Policy struct { //nolint:recvcheck // set fills in what others only read
 var DefaultPolicy = Policy{
 	Lookback: 7 * 24 * time.Hour, Mode: Strict, Bucket: time.Hour, Refresh: 30 * time.Second,
 	MinRuntime: time.Hour, MinRuntimeCap: 8 * time.Hour, KeepMeter: 35 * 24 * time.Hour,
-	Charge: Occupancy, Contract: fairshare.DefaultContract(),
+	Charge: Occupancy, Drain: DrainWait, Contract: fairshare.DefaultContract(),
 }
 
 // Policy is the cluster's policy at an instant.
@@ -123,6 +133,8 @@ func (p Policy) Value(setting string) string {
 		return formatDuration(p.KeepMeter)
 	case Charge:
 		return p.Charge
+	case DrainPolicy:
+		return p.Drain
 	}
 	return ""
 }
@@ -138,6 +150,9 @@ func (p *Policy) set(setting, value string) error {
 		return nil
 	case Charge:
 		p.Charge = value
+		return nil
+	case DrainPolicy:
+		p.Drain = value
 		return nil
 	}
 	d, err := time.ParseDuration(value)

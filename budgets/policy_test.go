@@ -37,7 +37,7 @@ func TestPolicyHasDefaultsAndAHistory(t *testing.T) {
 
 	want := budgets.Policy{
 		Lookback: 36 * time.Hour, Mode: "additive", Bucket: 15 * time.Minute, Refresh: 5 * time.Second,
-		MinRuntime: 2 * time.Hour, MinRuntimeCap: 8 * time.Hour, KeepMeter: 35 * 24 * time.Hour, Charge: budgets.Occupancy,
+		MinRuntime: 2 * time.Hour, MinRuntimeCap: 8 * time.Hour, KeepMeter: 35 * 24 * time.Hour, Charge: budgets.Occupancy, Drain: budgets.DrainWait,
 		Contract: fairshare.Contract{Margin: 0.25, EvictedPerGPU: 2, PerDay: 4, PatientGPUs: 32, Patience: time.Hour},
 	}
 	require.Equal(t, want, at(3))
@@ -60,6 +60,7 @@ func TestPolicyValues(t *testing.T) {
 		budgets.MinRuntime: {"0", "0s", "1s", "90m", "366d"}, budgets.MinRuntimeCap: {"0s", "8h", "366d"},
 		budgets.KeepMeter:     {"1d", "35d", "36h", "3660d"},
 		budgets.PreemptMargin: {"0", "0.1", "00.100", "10", "1.234", "9.999"}, budgets.PreemptWithinAccount: {"yes", "NO"},
+		budgets.DrainPolicy:   {"wait", "Requeue"},
 		budgets.EvictedPerGPU: {"0", "1.5", "1000"}, budgets.PreemptPerDay: {"0", "4", "007", "4.0", "1000"},
 		budgets.PatientGPUs: {"0", "32", "1000000"}, budgets.Patience: {"0s", "1h", "366d"},
 	} {

@@ -45,3 +45,25 @@ func TestUpAddsRefunds(t *testing.T) {
 		VALUES ('c1', 'deposit', 'a', 'physics', 5, now() + interval '1 day', 7)`)
 	require.ErrorContains(t, err, "ledger_kind_valid")
 }
+
+// The setting drain comes beside all others, which are checked as before.
+func TestUpAddsDrain(t *testing.T) {
+	cfg := emptyDatabase(t)
+	require.NoError(t, migrations.UpTo(ctx, cfg, 11))
+	conn := connect(t, cfg)
+	const set = "INSERT INTO gpubudget.ledger (cluster, kind, actor, setting, value) VALUES ('c1', 'policy_set', 'a', $1, $2)"
+	_, err := conn.Exec(ctx, set, "drain", "requeue")
+	require.ErrorContains(t, err, "ledger_policy_valid")
+
+	require.NoError(t, migrations.Up(ctx, cfg, nil))
+	for _, ok := range [][2]string{{"drain", "requeue"}, {"drain", "wait"}, {"mode", "strict"}, {"min_runtime", "0s"}, {"charge", "max"}} {
+		_, err = conn.Exec(ctx, set, ok[0], ok[1])
+		require.NoError(t, err, ok)
+	}
+	for _, wrong := range [][2]string{{"drain", "flush"}, {"mode", "requeue"}, {"bucket", "7s"}, {"whim", "wait"}} {
+		_, err = conn.Exec(ctx, set, wrong[0], wrong[1])
+		require.ErrorContains(t, err, "ledger_policy_valid", wrong)
+	}
+	_, err = conn.Exec(ctx, "INSERT INTO gpubudget.ledger (cluster, kind, actor, account, parent, share) VALUES ('c1', 'account_add', 'a', 'x', 'root', 1)")
+	require.NoError(t, err, "entries without a setting")
+}

@@ -20,7 +20,7 @@
 
 /* Raised whenever a struct or a call below changes: both sides compare it at
  * start, so that a stale library is refused and not misread. */
-#define GPUB_ABI 6
+#define GPUB_ABI 7
 
 enum gpub_rc { GPUB_OK = 0, GPUB_ERROR = -1, GPUB_PANIC = -2, GPUB_ABI_MISMATCH = -3 };
 
@@ -327,6 +327,13 @@ typedef int (*gpub_slurm_shares_fn)(struct gpub_slurm_assoc *assocs, uint32_t co
 typedef int (*gpub_candidates_fn)(const struct gpub_placing *placing, int64_t now_ms);
 /* Slurm evicts a job so that another one can start. */
 typedef int (*gpub_preempted_fn)(uint32_t victim, uint32_t request, int64_t now_ms);
+
+/* Nodes that are being drained. 1 if jobs are to make room for their repair. */
+typedef int (*gpub_drains_fn)(void);
+/* 1 if nothing protects the job, so that it may be requeued now; 0 if it stays. */
+typedef int (*gpub_may_leave_fn)(uint32_t job_id, int64_t now_ms);
+/* It is, from this node. */
+typedef int (*gpub_left_fn)(uint32_t job_id, const char *node, int64_t now_ms);
 
 /* Optional: 1 if something has changed since the last pass began that should
  * not wait for the next one (a refresh, say), else 0. Asked once a second. */

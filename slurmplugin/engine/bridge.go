@@ -17,7 +17,7 @@ import (
 // only during the call.
 
 // ABI is GPUB_ABI of bridge.h.
-const ABI = 6
+const ABI = 7
 
 // Result codes, enum gpub_rc of bridge.h.
 const (

@@ -84,7 +84,8 @@ type Engine struct {
 	table      *fairshare.Table   // the scorer as numbers
 	slurm      slurmShares
 	contract   contract
-	spooled    fairshare.Instant // when demand went to the spool
+	left       []*spoolPreemption // runs that left drained nodes; not taken yet
+	spooled    fairshare.Instant  // when demand went to the spool
 }
 
 // Start starts an engine. It reads its configuration and what an earlier engine

@@ -101,9 +101,12 @@ func (s *spoolParty) party() usage.Party {
 // gaveWay are the preemptions that the spool has to hear of.
 func (e *Engine) gaveWay() []spoolRecord {
 	taken := e.takePreemptions()
-	recs := make([]spoolRecord, len(taken))
+	var recs []spoolRecord
 	for i := range taken {
-		recs[i].Preemption = spooledPreemption(&taken[i])
+		recs = append(recs, spoolRecord{Preemption: spooledPreemption(&taken[i])})
+	}
+	for _, p := range e.takeLeft() {
+		recs = append(recs, spoolRecord{Preemption: p})
 	}
 	return recs
 }

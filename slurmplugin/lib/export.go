@@ -252,6 +252,41 @@ func gpub_preempted(victim, request C.uint32_t, nowMS C.int64_t) C.int {
 	}))
 }
 
+// gpub_drains is 1 if jobs are to make room for the repair of nodes.
+//
+//export gpub_drains
+func gpub_drains() C.int { return yes("gpub_drains", (*engine.Engine).Drains) }
+
+// gpub_may_leave is 1 if nothing protects a job that runs on a node which is
+// being drained.
+//
+//export gpub_may_leave
+func gpub_may_leave(job C.uint32_t, nowMS C.int64_t) C.int {
+	return yes("gpub_may_leave", func(e *engine.Engine) bool { return e.MayLeave(uint32(job), int64(nowMS)) })
+}
+
+// yes is 1 if the engine says so, 0 if not or if it fails.
+func yes(name string, says func(*engine.Engine) bool) C.int {
+	var answer C.int
+	withEngine(name, func(e *engine.Engine) error {
+		if says(e) {
+			answer = 1
+		}
+		return nil
+	})
+	return answer
+}
+
+// gpub_left tells of a job that is requeued from a node which is being drained.
+//
+//export gpub_left
+func gpub_left(job C.uint32_t, node *C.char, nowMS C.int64_t) C.int {
+	return C.int(withEngine("gpub_left", func(e *engine.Engine) error {
+		e.Left(uint32(job), goString(node), int64(nowMS))
+		return nil
+	}))
+}
+
 // gpub_wanted is 1 if something has changed since the last pass began that
 // should not wait for the next, else 0.
 //

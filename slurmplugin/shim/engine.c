@@ -40,6 +40,9 @@ static const struct symbol symbols[] = {
 	{ "gpub_slurm_shares", CALL(slurm_shares), false },
 	{ "gpub_candidates", CALL(candidates), false },
 	{ "gpub_preempted", CALL(preempted), false },
+	{ "gpub_drains", CALL(drains), false },
+	{ "gpub_may_leave", CALL(may_leave), false },
+	{ "gpub_left", CALL(left), false },
 	{ "gpub_wanted", CALL(wanted), true },
 };
 

@@ -526,6 +526,7 @@ static void run_pass(bool prioritize, bool counts, struct gpub_job *batch)
 	}
 	owners_free(&pass.owners);
 	arena_reset(&arena);
+	drain_pass(pass.now_ms);
 	debug("gpubudget: %s of %u jobs: %u prioritized, %u changed, %u gone meanwhile; %.3f ms under the read lock, %.3f ms to rank, %.3f ms under the write lock",
 	      prioritize ? "pass" : "sighting", pass.seen, queue.count, pass.changed, pass.gone,
 	      pass.read_ns / (double)NS_PER_MS, pass.rank_ns / (double)NS_PER_MS, pass.write_ns / (double)NS_PER_MS);

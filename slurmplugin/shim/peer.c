@@ -25,11 +25,25 @@ static int candidates(const struct gpub_placing *placing, int64_t now_ms)
 	return e ? e->candidates(placing, now_ms) : GPUB_ERROR;
 }
 
+/* For the owner of the job; slurmctld holds the job write lock. */
+static void tell_owner(uint32_t victim, uint32_t request)
+{
+	job_record_t *job = find_job_record(victim);
+	const job_record_t *by = find_job_record(request);
+
+	if (job)
+		job_remark(job, "preempted for JobId=%u of account %s; gpubudget explain %u tells why", request,
+			   by && by->account ? by->account : "(none)", victim);
+}
+
 /* Who stands where has changed: the next pass counts the exchange. */
 static int preempted(uint32_t victim, uint32_t request, int64_t now_ms)
 {
 	const struct gpub_engine *e = engine_now();
-	int rc = e ? e->preempted(victim, request, now_ms) : GPUB_ERROR;
+	int rc;
+
+	tell_owner(victim, request);
+	rc = e ? e->preempted(victim, request, now_ms) : GPUB_ERROR;
 
 	pass_want();
 	return rc;

@@ -35,6 +35,9 @@ struct gpub_engine {
 	gpub_slurm_shares_fn slurm_shares;
 	gpub_candidates_fn candidates;
 	gpub_preempted_fn preempted;
+	gpub_drains_fn drains;
+	gpub_may_leave_fn may_leave;
+	gpub_left_fn left;
 	gpub_wanted_fn wanted; /* NULL if the library has none */
 };
 
@@ -197,6 +200,13 @@ const struct score_owner *table_owner_of(const struct table *table, const job_re
 /* set.c: one job's priority, at once. Needs the job write lock. Fills the
  * record, returns the priority. */
 uint32_t set_priority(job_record_t *job);
+
+/* remark.c: a line about the job for its owner. Needs the job write lock. */
+void job_remark(job_record_t *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* drain.c: requeues jobs on nodes that are being drained, if the policy says so
+ * and nothing protects them. Takes its locks. */
+void drain_pass(int64_t now_ms);
 
 /* pass.c: the thread that recalculates. */
 int pass_start(void);

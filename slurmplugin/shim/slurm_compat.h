@@ -55,6 +55,7 @@
 #pragma weak slurmctld_config
 #pragma weak slurmctld_tres_cnt
 #pragma weak find_job_record
+#pragma weak job_requeue
 #pragma weak find_part_record
 #pragma weak lock_slurmctld
 #pragma weak unlock_slurmctld
