@@ -216,6 +216,17 @@ func (s *Store) OpenRuns(ctx context.Context, cluster string) ([]Run, error) {
 	return runs, nil
 }
 
+// EndedSince are the cluster's runs that ended after an instant, by job id and
+// start; of those of no length none.
+func (s *Store) EndedSince(ctx context.Context, cluster string, at time.Time) ([]Run, error) {
+	runs, err := s.runs(ctx, `
+		WHERE cluster = $1 AND ended_at IS NOT NULL AND tstzrange(started_at, ended_at) && tstzrange($2, NULL)`, cluster, at)
+	if err != nil {
+		return nil, fmt.Errorf("read runs of %s that ended lately: %w", cluster, err)
+	}
+	return runs, nil
+}
+
 // Runs are the cluster's runs, open and ended, some part of which lies in w,
 // by job id and start. A run of no length never does.
 func (s *Store) Runs(ctx context.Context, cluster string, w fairshare.Period) ([]Run, error) {

@@ -98,10 +98,32 @@ func (db *database) lock(ctx context.Context) (mine bool, err error) {
 // read makes a snapshot of one state of the database. It shares with the one that
 // was read before on this connection what has not changed since.
 func (db *database) read(ctx context.Context, now fairshare.Instant) (*Snapshot, error) {
+	return db.readWith(ctx, now, func(*usage.Store) error { return nil })
+}
+
+// readEnded is read, and which runs the snapshot holds that ended after an instant.
+func (db *database) readEnded(ctx context.Context, now, since fairshare.Instant) (*Snapshot, map[runKey]bool, error) {
+	ended := make(map[runKey]bool)
+	s, err := db.readWith(ctx, now, func(used *usage.Store) error {
+		runs, err := used.EndedSince(ctx, db.cluster, since.Time())
+		for i := range runs {
+			ended[runKey{runs[i].JobID, runs[i].StartedAt.Unix()}] = true
+		}
+		return err
+	})
+	return s, ended, err
+}
+
+func (db *database) readWith(ctx context.Context, now fairshare.Instant, also func(*usage.Store) error) (*Snapshot, error) {
 	s := &Snapshot{Cluster: db.cluster, ReadAt: now}
 	db.bulky = db.last == nil
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err := pgx.BeginTxFunc(ctx, db.conn, options, func(tx pgx.Tx) error { return db.fill(ctx, tx, s) })
+	err := pgx.BeginTxFunc(ctx, db.conn, options, func(tx pgx.Tx) error {
+		if err := db.fill(ctx, tx, s); err != nil {
+			return err
+		}
+		return also(usage.NewStore(tx))
+	})
 	if err != nil {
 		db.last = nil
 		return nil, err

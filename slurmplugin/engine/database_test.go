@@ -240,6 +240,69 @@ func TestAnEngineThatMayNotWriteYetCountsNothingTwice(t *testing.T) {
 	h.stop()
 }
 
+// An engine that finds neither snapshot nor spool while another still writes
+// counts each run once: those that ended before it came, or while both were there,
+// and that only one of the two has seen end.
+func TestAHandoverWithoutFilesChargesNothingTwice(t *testing.T) {
+	h := hostOn(t)
+	h.start()
+	s := newSlurm(h.now)
+	h.pass()
+	before, both, late, open := s.submit("physics", "alice", 1, 4), s.submit("physics", "bob", 2, 1), s.submit("physics", "alice", 3, 1), s.submit("physics", "bob", 4, 1)
+	for _, j := range []*simJob{before, both, late, open} {
+		s.start(j)
+	}
+	h.tick(s, 10*time.Second)
+	s.complete(before, Complete)
+	h.pass(s.list()...)
+	require.NoError(t, h.exchange())
+
+	next := newHost(t, h.pool, t.TempDir(), "titan")
+	next.later(h.now.Sub(next.now))
+	next.start()
+	next.pass(s.list()...)
+	tick := func(d time.Duration) {
+		h.tick(s, d)
+		next.later(d)
+	}
+	used := func(on *host, want int64) {
+		t.Helper()
+		on.pass(s.list()...)
+		physics, _ := on.engine.ranking.Account("physics")
+		require.Equal(t, fairshare.GPUMillis(want*1000), physics.Used)
+	}
+	tick(10 * time.Second)
+	s.complete(both, Complete)
+	h.pass(s.list()...)
+	next.pass(s.list()...)
+	tick(10 * time.Second)
+	s.complete(late, Complete)
+	h.pass(s.list()...)
+	require.NoError(t, h.exchange()) // the other has not seen it end
+	require.NoError(t, next.exchange())
+	require.True(t, next.engine.refresher.waiting)
+	used(next, 4*10+20+30+30)
+	tick(10 * time.Second)
+	used(next, 4*10+20+30+40)
+	_, err := loadSnapshot(next.dir, "titan")
+	require.ErrorIs(t, err, errNoSnapshot, "it would not tell what it holds")
+	s.complete(open, Complete)
+	require.NoError(t, next.exchange())
+	used(next, 4*10+20+30+40)
+
+	h.kill()
+	require.Eventually(t, func() bool {
+		require.NoError(t, next.exchange())
+		return !next.engine.refresher.waiting
+	}, 30*time.Second, 10*time.Millisecond)
+	used(next, 4*10+20+30+40)
+	require.Empty(t, next.engine.tracker.tail)
+	require.Empty(t, next.engine.tracker.held)
+	require.NoError(t, next.exchange())
+	used(next, 4*10+20+30+40)
+	next.stop()
+}
+
 // ownServer is a Postgres that the test may stop, with the tests' ledger.
 func ownServer(t *testing.T, dir string) *pgserver.Server {
 	t.Helper()

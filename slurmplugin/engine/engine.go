@@ -59,6 +59,7 @@ type Engine struct {
 	host        Host
 	cluster     string // by which the database knows it
 	incarnation string // of this engine
+	began       fairshare.Instant
 	conf        atomic.Pointer[conf.Conf]
 	wanted      atomic.Bool
 
@@ -119,7 +120,7 @@ func (h Host) loadConf() (conf.Conf, error) {
 }
 
 func newEngine(h Host, c conf.Conf) *Engine {
-	e := &Engine{host: h, cluster: h.Cluster, incarnation: newIncarnation(h.Clock())}
+	e := &Engine{host: h, cluster: h.Cluster, incarnation: newIncarnation(h.Clock()), began: fairshare.At(h.Clock())}
 	e.conf.Store(&c)
 	e.slurm.inForce = c.Shares == conf.SharesSlurm
 	e.watching = c.UsesDatabase()
@@ -376,6 +377,20 @@ func (e *Engine) restore(recs []spoolRecord) {
 // install makes s the snapshot in force. With covers it holds what the tracker
 // marked at the last cut.
 func (e *Engine) install(s *Snapshot, covers bool) {
+	e.put(s, func(t *tracker) {
+		if covers {
+			t.covers()
+		}
+	})
+}
+
+// installOf makes s the snapshot in force, which holds these ended runs.
+func (e *Engine) installOf(s *Snapshot, ended map[runKey]bool) {
+	e.put(s, func(t *tracker) { t.hold(ended) })
+}
+
+// put makes s the snapshot in force, and has the tracker know what it holds.
+func (e *Engine) put(s *Snapshot, know func(*tracker)) {
 	// The work is done before the lock is taken.
 	w, roles := newWindow(s, e.windowInForce())
 
@@ -391,9 +406,20 @@ func (e *Engine) install(s *Snapshot, covers bool) {
 	e.snapshot, e.window, e.owners.judge = s, w, newJudge(roles, termsOf(s.Policy))
 	e.demand.resize(s.Policy.Bucket)
 	e.settle()
-	if covers {
-		e.tracker.covers()
+	know(e.tracker)
+}
+
+// lately is an instant that lies before the end of any run that the tracker has
+// noted as ended, or that Slurm may still show.
+func (e *Engine) lately() fairshare.Instant {
+	const shown = 24 * time.Hour // MinJobAge is minutes
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	at := e.began - fairshare.Instant(shown.Milliseconds())
+	for i := range e.tracker.tail {
+		at = min(at, e.tracker.tail[i].From)
 	}
+	return at
 }
 
 func (e *Engine) windowInForce() *window {

@@ -42,6 +42,7 @@ type refresher struct {
 	adopted bool      // open runs of the database were taken over
 
 	waiting bool // another engine holds the lock of the single writer
+	foreign bool // the snapshot is of what that wrote: who finds it on disk couldn't tell
 
 	away    trouble
 	empty   trouble   // of a database that has no ledger of the cluster
@@ -240,22 +241,17 @@ func (r *refresher) judge(ctx context.Context) error {
 }
 
 // read makes a new snapshot, which holds what the database was given up to a
-// mark. Without one, another engine writes, and nobody can tell how much of what
-// the tracker holds is in the database by now: of a new snapshot only the ledger
-// counts, so that nothing is charged twice.
+// mark. Without one, another engine writes.
 func (r *refresher) read(ctx context.Context, to *mark) error {
-	s, err := r.db.read(ctx, fairshare.At(r.engine.host.Clock()))
+	var err error
+	if to == nil {
+		err = r.readForeign(ctx)
+	} else {
+		err = r.readOwn(ctx, *to)
+	}
 	if err != nil {
 		return err
 	}
-	if old := r.engine.current(); to != nil {
-		s.Spooled = to.seq
-	} else if old != nil {
-		held := *s // what is read next goes on from s
-		held.History, held.Spooled = old.History, old.Spooled
-		s = &held
-	}
-	r.engine.install(s, to != nil)
 	r.engine.shadow()
 	r.engine.tellStrangers(&r.strangers)
 	r.save(false)
@@ -266,10 +262,44 @@ func (r *refresher) read(ctx context.Context, to *mark) error {
 	return nil
 }
 
+func (r *refresher) readOwn(ctx context.Context, to mark) error {
+	s, err := r.db.read(ctx, fairshare.At(r.engine.host.Clock()))
+	if err != nil {
+		return err
+	}
+	s.Spooled, r.foreign = to.seq, false
+	r.engine.install(s, true)
+	return nil
+}
+
+// readForeign makes a snapshot of what another engine writes, which has no mark:
+// so that nothing is charged twice, it is read together with which runs it holds,
+// but for those that ended long ago; and of the next ones only the ledger counts.
+func (r *refresher) readForeign(ctx context.Context) error {
+	now := fairshare.At(r.engine.host.Clock())
+	if old := r.engine.current(); old != nil {
+		s, err := r.db.read(ctx, now)
+		if err != nil {
+			return err
+		}
+		held := *s // what is read next goes on from s
+		held.History, held.Spooled = old.History, old.Spooled
+		r.engine.install(&held, false)
+		return nil
+	}
+	s, ended, err := r.db.readEnded(ctx, now, r.engine.lately())
+	if err != nil {
+		return err
+	}
+	r.foreign = true
+	r.engine.installOf(s, ended)
+	return nil
+}
+
 // save writes the snapshot to disk if that is due.
 func (r *refresher) save(always bool) {
 	s, now := r.engine.current(), r.engine.host.Clock()
-	if s == nil || s == r.saved {
+	if s == nil || s == r.saved || r.foreign {
 		return
 	}
 	changed := r.saved == nil || s.Ledger != r.saved.Ledger || s.Policy != r.saved.Policy

@@ -49,6 +49,9 @@ type tracker struct {
 	undecided []*run          // runs of which nobody knows yet whether they are allocated
 	capped    cappedJobs
 	tail      []tailCharge
+	// held are ended runs that the snapshot holds, though nobody has marked them:
+	// another engine told the database.
+	held map[runKey]bool
 
 	weights  fairshare.GPUWeights
 	weighing uint64           // counts the weights there were, from 1 on
@@ -79,6 +82,7 @@ type job struct {
 // tailCharge is the charge of a run that ended after the snapshot was read.
 type tailCharge struct {
 	fairshare.Charge
+	of      runKey
 	run     *run // until it is decided whether it counts
 	covered bool // the next snapshot holds it
 }
@@ -393,12 +397,12 @@ func (t *tracker) finish(r *run, at int64, state string, now fairshare.Instant) 
 
 // charge adds an ended run to what the snapshot does not know yet.
 func (t *tracker) charge(r *run) {
-	if r.decided && !r.Allocated {
+	if r.decided && !r.Allocated || t.holds(r) {
 		return
 	}
 	t.rate(r)
 	r.EachCharge(*r.EndedAt, func(p fairshare.Period, amount fairshare.GPUMillis) {
-		c := tailCharge{Charge: fairshare.Charge{Period: p, Account: r.Account, User: r.User, Amount: amount}}
+		c := tailCharge{Charge: fairshare.Charge{Period: p, Account: r.Account, User: r.User, Amount: amount}, of: r.key()}
 		if !r.decided {
 			c.run = r
 		}
@@ -708,8 +712,26 @@ func (t *tracker) cut() {
 	t.coveredCapacity = len(t.capacity)
 }
 
-// covers drops what the last cut marked: there is a snapshot that holds it.
+// hold takes note of the ended runs that a snapshot holds which another engine has
+// told the database of. Those that t has seen, and will see, count in it.
+func (t *tracker) hold(ended map[runKey]bool) {
+	t.held = ended
+	t.tail = slices.DeleteFunc(t.tail, func(c tailCharge) bool { return ended[c.of] })
+}
+
+// holds tells whether all that the run was charged is in the snapshot.
+func (t *tracker) holds(r *run) bool { return len(t.held) > 0 && t.held[r.key()] }
+
+// covers drops what the last cut marked: there is a snapshot that holds it, and
+// holds as well what another engine knew had ended when t did not.
 func (t *tracker) covers() {
+	open := make(map[runKey]bool)
+	for _, r := range t.openRuns() {
+		if t.holds(r) {
+			open[r.key()] = true
+		}
+	}
+	t.held = open
 	t.tail = slices.DeleteFunc(t.tail, func(c tailCharge) bool { return c.covered })
 	if t.coveredCapacity > 1 {
 		t.capacity = slices.Delete(t.capacity, 0, t.coveredCapacity-1)

@@ -108,7 +108,7 @@ func (e *Engine) rank(now fairshare.Instant) *fairshare.Ranking {
 	}
 	at := now.Time()
 	for _, r := range e.tracker.openRuns() {
-		if !r.Allocated {
+		if !r.Allocated || e.tracker.holds(r) {
 			continue
 		}
 		e.tracker.rate(r)
