@@ -689,7 +689,7 @@ func weightLines(value string) (lines []string) {
 	for _, kind := range []string{"Age", "Assoc", "Fairshare", "JobSize", "Partition", "QOS"} {
 		lines = append(lines, "PriorityWeight"+kind+"="+value)
 	}
-	return lines
+	return append(lines, fmt.Sprintf("PriorityWeightTRES=cpu=%[1]s,gres/gpu=%[1]s", value))
 }
 
 // settledPriorities are those of squeue as soon as a recalculation has made

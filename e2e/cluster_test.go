@@ -36,13 +36,13 @@ const (
 
 // scenarios are the tests that compare two accounts: each has a pair of its
 // own, so that what one test used does not change another's order.
-var scenarios = []string{"comeback", "reshare", "nice", "forms", "runs", "parts", "away", "crash", "fresh", "clients"}
+var scenarios = []string{"comeback", "reshare", "nice", "site", "forms", "runs", "parts", "away", "crash", "fresh", "clients"}
 
 func accounts() []testcluster.Account {
 	list := []testcluster.Account{{Name: "hog", Share: "10%", Users: []string{cem}}}
 	for _, name := range scenarios {
 		list = append(list,
-			testcluster.Account{Name: name, Share: "9%"},
+			testcluster.Account{Name: name, Share: "8%"},
 			testcluster.Account{Name: name + "_a", Parent: name, Share: "40%", Users: []string{ann}},
 			testcluster.Account{Name: name + "_b", Parent: name, Share: "40%", Users: []string{bob}},
 			testcluster.Account{Name: name + "_c", Parent: name, Share: "0%", Users: []string{cem}},

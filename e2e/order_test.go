@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -77,6 +78,32 @@ func TestNiceAndQOSSortWithinAnAccount(t *testing.T) {
 	// The weighted sum, where nice counts as much as anything.
 	s.wait("the additive mode", func() bool { order := s.order(); return order[0] == urgent && order[5] == otherNice })
 	s.requireSum(sprioColumns)
+}
+
+// In strict mode a site factor sorts within the last digit: it puts a job ahead of
+// others of the same user, and of none that declares less.
+func TestASiteFactorSortsLast(t *testing.T) {
+	s := begin(t, "site")
+	s.use(ann, s.a, 4, 2)
+	s.hog()
+	first := s.submit(ann, s.a, 1, "--gpus=1")
+	second := s.submit(ann, s.a, 1, "--gpus=1")
+	nice := s.submit(ann, s.a, 1, "--gpus=1", "--nice=10")
+	other := s.submit(bob, s.b, 1, "--gpus=1")
+	s.waitOrder(other, first, second, nice)
+	for id, factor := range map[uint32]int{first: -7, second: 500_000, nice: 1_000_000} {
+		s.exec("root", "scontrol", "update", "job", number0(id), fmt.Sprint("sitefactor=", factor))
+	}
+	s.waitOrder(other, second, first, nice)
+	s.requireSum(0)
+	site := func(id uint32) int64 {
+		rows := s.rows("sprio", "--noheader", "--jobs="+number0(id), "--format=%S")
+		require.Len(t, rows, 1)
+		return number(t, rows[0][0])
+	}
+	s.wait("the highest site factor to count most", func() bool { return site(nice) > site(second) })
+	require.Greater(t, site(second), site(first))
+	require.Zero(t, site(first), "the lowest")
 }
 
 // sprioColumns is how many columns make up a priority; each is printed as a

@@ -79,10 +79,10 @@ func TestSharesFromSlurmEqualStock(t *testing.T) {
 	// When ACCRUE_ALWAYS goes again slurmctld has ages count anew, so what has
 	// it comes last, and the plugin that came first comes second there.
 	s.start(testcluster.Multifactor, atRest)
-	stockOrder := s.startOrder()
+	stockOrder := s.startOrders()
 	stock := s.looks(plain)
 	s.start(testcluster.Gpubudget, atRest)
-	oursOrder := s.startOrder()
+	oursOrder := s.startOrders()
 	ours := s.looks(plain)
 	anew := accruing[0].anew()
 	s.configure(anew)

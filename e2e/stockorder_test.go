@@ -113,13 +113,27 @@ func (s *comparison) planLine() {
 	)
 }
 
+// inLine are what the line is ordered by: by usage and QOS first, and by size.
+var inLine = []setting{atRest, {name: "in line by size", lines: []string{
+	"PriorityFlags=CALCULATE_RUNNING,NO_NORMAL_PART", "PriorityFavorSmall=YES", "PriorityWeightAge=0", "PriorityWeightFairshare=0",
+	"PriorityWeightQOS=10", "PriorityWeightPartition=100", "PriorityWeightTRES=cpu=10,gres/gpu=2000",
+}}}
+
+func (s *comparison) startOrders() (orders [][]string) {
+	s.t.Helper()
+	for _, set := range inLine {
+		orders = append(orders, s.startOrder(set))
+	}
+	return orders
+}
+
 // startOrder lets all jobs of the line wait for a job that holds the last CPUs,
 // ends that, and returns their names in the order in which slurmctld starts
 // them, and of those that go on to wait.
-func (s *comparison) startOrder() (order []string) {
+func (s *comparison) startOrder(set setting) (order []string) {
 	s.t.Helper()
 	began := time.Now()
-	s.configure(atRest)
+	s.configure(set)
 	hold := func(cpus, gpus int) string {
 		id := s.job("root", "hog", "--partition=line-first", "--qos=free", // it has no limits
 			fmt.Sprintf("--cpus-per-task=%d", cpus), fmt.Sprintf("--gpus=%d", gpus), "--wrap=sleep 1000")
@@ -131,7 +145,7 @@ func (s *comparison) startOrder() (order []string) {
 	for _, p := range s.line {
 		names[number0(s.submitPlanned(p))] = p.name
 	}
-	s.configure(atRest) // and work out priorities anew
+	s.configure(set) // and work out priorities anew
 
 	waiting := s.exec("root", "squeue", "--noheader", "--states=PENDING", "--partition=line,line-fast,line-first", "--priority", "--sort=-p,i", "--format=%j %A %P %Q %r")
 	mark := s.logLength()
@@ -164,7 +178,7 @@ func (s *comparison) startOrder() (order []string) {
 		}
 	}
 	s.exec("root", "scancel", append(hogs[:1], slices.Sorted(maps.Keys(names))...)...)
-	s.t.Logf("%s: the line has run after %v: %s\n%s%s", s.plugin, time.Since(began).Round(100*time.Millisecond), strings.Join(order, " "),
+	s.t.Logf("%s: %s: the line has run after %v: %s\n%s%s", s.plugin, set.name, time.Since(began).Round(100*time.Millisecond), strings.Join(order, " "),
 		waiting, strings.Join(s.logLines(mark, "JobId="), "\n"))
 	return order
 }
