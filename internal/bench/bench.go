@@ -49,6 +49,9 @@ func Run(ctx context.Context, out io.Writer, opts Options) (err error) {
 		}
 		sides = append(sides, s)
 	}
+	if err := wait(ctx, settled); err != nil {
+		return err
+	}
 	p := &printer{out: out}
 	have := 0
 	for _, n := range opts.Jobs {
@@ -65,6 +68,19 @@ func Run(ctx context.Context, out io.Writer, opts Options) (err error) {
 	}
 	p.growth(opts.Jobs)
 	return p.err
+}
+
+// settled is how long a cluster takes to come to rest: our plugin reads a week of
+// usage when it has just been written.
+const settled = 20 * time.Second
+
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
 }
 
 func (o Options) check() error {

@@ -47,11 +47,12 @@ static void store_tres(gpub_slurm_factors *factors, const double *tres, const st
  * has none, and an update of the partitions frees it. */
 static void store_parts(job_record_t *job, const struct score_job *in, uint32_t flags)
 {
-	size_t size = (in->parts_count + 1) * sizeof(uint32_t);
 	uint32_t **array;
+	size_t size;
 
-	if (!in->parts || !job->part_ptr_list || (uint32_t)list_count(job->part_ptr_list) != in->parts_count)
+	if (!in || !in->parts || !job->part_ptr_list || (uint32_t)list_count(job->part_ptr_list) != in->parts_count)
 		return;
+	size = (in->parts_count + 1) * sizeof(uint32_t);
 	array = gpub_priority_array(job);
 	if (*array && xsize(*array) < size)
 		xfree(*array);

@@ -28,8 +28,7 @@ static uint32_t base_state(const job_record_t *job)
  */
 static bool requeue_in_progress(const job_record_t *job)
 {
-	return IS_JOB_PENDING(job) && job->start_time && job->nodes &&
-	       (job->job_state & (JOB_COMPLETING | JOB_REQUEUE));
+	return IS_JOB_PENDING(job) && (job->job_state & (JOB_COMPLETING | JOB_REQUEUE)) && job->start_time && job->nodes;
 }
 
 /* Did this record ever hold nodes? One that is cancelled while it pends gets
@@ -174,7 +173,7 @@ void flatten_sighting(const struct settings *settings, const job_record_t *job, 
 		.nice = (int64_t)(job->details ? job->details->nice : NICE_OFFSET) - NICE_OFFSET,
 		.qos_priority = job->qos_ptr ? job->qos_ptr->priority : 0,
 		.min_runtime = min_runtime_asked(job, now),
-		.time_limit = time_limit_s(job),
+		.time_limit = pending ? 0 : time_limit_s(job), /* of a run */
 	};
 	flatten_owner(job, out);
 	flatten_tasks(job, out);
@@ -206,7 +205,6 @@ void fetch_sighting(const job_record_t *job)
 	__builtin_prefetch(&job->priority);
 	__builtin_prefetch(&job->restart_cnt);
 	__builtin_prefetch(&job->spank_job_env);
-	__builtin_prefetch(&job->time_limit);
 	__builtin_prefetch(&job->tres_req_cnt);
 }
 

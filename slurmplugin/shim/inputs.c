@@ -184,13 +184,18 @@ void fetch_inputs(const job_record_t *job)
 void fetch_inputs_more(const job_record_t *job)
 {
 	const struct job_details *details = job->details;
-	const gpub_slurm_factors *factors = job->prio_factors;
 
 	if (details)
 		__builtin_prefetch(&details->accrue_time);
-	if (factors) {
-		__builtin_prefetch(&factors->priority_age);
-		__builtin_prefetch(&factors->priority_site);
-		__builtin_prefetch(&factors->nice);
-	}
+}
+
+void fetch_factors(const job_record_t *job)
+{
+	const gpub_slurm_factors *factors = job->prio_factors;
+
+	if (!factors)
+		return;
+	__builtin_prefetch(&factors->priority_age);
+	__builtin_prefetch(&factors->priority_site);
+	__builtin_prefetch(&factors->nice);
 }

@@ -22,7 +22,7 @@
 
 #define BATCH 128 /* sightings, which stay in the cache */
 #define CHUNK 4096
-#define AHEAD 8 /* changes that the processor is told of before their turn */
+#define AHEAD 12 /* changes that the processor is told of before their turn */
 #define SIGHTING_MS 5000 /* the longest that a job can start and end unseen */
 #define LEAST_MS 100
 #define WANTED_MS 1000
@@ -37,12 +37,17 @@ static bool stopping, woken, news;
 /* A job whose priority is ours, as the pass has seen it. */
 struct candidate {
 	job_record_t *record;
-	const void *factors, *details; /* none is followed once the lock is given back */
-	uint64_t stored;  /* stored_print of the job */
-	uint64_t read;    /* inputs_print of it */
-	uint32_t job_id, priority;
+	const void *factors; /* neither is followed once the lock is given back */
+	uint64_t stored;     /* stored_print of the job */
+	uint64_t print;      /* score_print; before, of several partitions, inputs_print */
+	uint32_t job_id, priority, state;
 	uint32_t owner;
-	struct score_job in;
+	bool parts;
+	bool scored; /* out is, and in no more */
+	union {
+		struct score_job in;
+		struct score out;
+	};
 };
 
 /* The candidates of a pass, and which of them change. Only the pass thread
@@ -54,6 +59,19 @@ static struct {
 	uint32_t change_count;
 } queue;
 static struct arena arena;
+
+/* What is stored of each candidate: of this pass and the one before. Nobody else
+ * changes that but set_priority, so of most jobs it needn't be read. */
+struct print {
+	uint32_t job_id;
+	uint64_t stored;
+};
+static struct prints {
+	struct print *all;
+	uint32_t count, room;
+} prints, prints_before;
+static uint32_t next_before; /* the list hardly changes: mostly it is the job's turn */
+static const struct settings *prints_by;
 
 struct pass {
 	const struct gpub_engine *engine;
@@ -104,6 +122,19 @@ static bool make_room(void)
 	return true;
 }
 
+static bool make_print_room(void)
+{
+	struct print *all;
+
+	if (prints.count < prints.room)
+		return true;
+	if (!(all = realloc(prints.all, (prints.room + CHUNK) * sizeof(*all))))
+		return false;
+	prints.all = all;
+	prints.room += CHUNK;
+	return true;
+}
+
 /* Keeps what the next pass is likely to need. */
 static void trim_queue(uint32_t keep)
 {
@@ -116,6 +147,9 @@ static void trim_queue(uint32_t keep)
 static void free_queue(void)
 {
 	trim_queue(0);
+	free(prints.all);
+	free(prints_before.all);
+	prints = prints_before = (struct prints){ 0 };
 	free(queue.chunks);
 	free(queue.changes);
 	memset(&queue, 0, sizeof(queue));
@@ -175,26 +209,60 @@ static uint32_t owner_of(struct pass *pass, const job_record_t *job, const struc
 	return owners_add_name(&pass->owners, job->user_id, job->account, sighting->user);
 }
 
+#define SEARCH 64 /* jobs that may have gone from the list, one beside the other */
+
+/* 0 if it isn't known. */
+static uint64_t known_print(uint32_t job_id)
+{
+	if (set_lately(job_id))
+		return 0;
+	for (uint32_t i = next_before; i < prints_before.count && i < next_before + SEARCH; i++)
+		if (prints_before.all[i].job_id == job_id) {
+			next_before = i + 1;
+			return prints_before.all[i].stored;
+		}
+	return 0;
+}
+
+static void begin_prints(const struct settings *settings)
+{
+	struct prints before = prints_before;
+
+	prints_before = prints;
+	prints = before;
+	prints.count = 0;
+	next_before = 0;
+	if (prints_by != settings)
+		prints_before.count = 0;
+	prints_by = settings;
+}
+
 static bool enqueue(struct pass *pass, job_record_t *job, const struct gpub_job *sighting)
 {
 	struct candidate *c;
 
-	if (queue.count == queue.room && !make_room())
+	if ((queue.count == queue.room && !make_room()) || !make_print_room())
 		return false;
 	c = candidate(queue.count);
 	c->record = job;
 	c->factors = job->prio_factors;
-	c->details = job->details;
 	c->job_id = job->job_id;
 	c->priority = job->priority;
-	c->stored = stored_print(job, pass->settings);
-	c->read = inputs_print(job);
+	c->state = job->job_state;
+	c->parts = job->part_ptr_list;
+	c->scored = false;
+	c->stored = known_print(c->job_id);
+	if (!c->stored)
+		c->stored = stored_print(job, pass->settings);
+	prints.all[prints.count] = (struct print){ c->job_id, c->stored };
+	c->print = c->parts ? inputs_print(job) : 0;
 	if (!read_inputs(pass->settings, &arena, job, sighting->min_runtime, pass->now, &c->in) ||
 	    (c->owner = owner_of(pass, job, sighting)) == OWNERS_NONE)
 		return false;
 	if (sighting->state == GPUB_PENDING)
 		widen_extremes(pass, &c->in);
 	queue.count++;
+	prints.count++;
 	return true;
 }
 
@@ -245,6 +313,8 @@ static void fetch_job_more(const job_record_t *job)
 {
 	fetch_sighting_more(job);
 	fetch_inputs_more(job);
+	if (!prints_before.count)
+		fetch_factors(job);
 }
 
 static void look(struct pass *pass)
@@ -285,6 +355,8 @@ static void look_locked(struct pass *pass)
 	if (pass->counts)
 		limits_end(&pass->period);
 	assoc_mgr_unlock(&assoc_locks);
+	if (pass->prioritize)
+		set_forget();
 	pass->read_ns = monotonic_ns() - begin;
 	unlock_slurmctld(locks);
 	if (pass->counts)
@@ -313,17 +385,18 @@ static const struct table *rank(struct pass *pass)
 
 /* A print that is 0 tells nothing; where only higher priorities are written a
  * lower one changes nothing. */
-static bool changes(const struct candidate *c, const struct score *out, const struct settings *settings)
+static bool changes(const struct candidate *c, const struct score *out, uint64_t print, const struct settings *settings)
 {
 	bool lower = settings->weights.flags & GPUB_FLAG_INCR_ONLY && out->priority < c->priority;
 
 	return !c->stored || (out->priority != c->priority && !lower) ||
-	       c->stored != score_print(&c->in, out, settings);
+	       c->stored != print;
 }
 
 static bool work_out(struct pass *pass, const struct table *table)
 {
 	struct score out;
+	uint64_t print;
 
 	if (!prepare_score(pass->settings, &arena, &out)) {
 		pass->why = OUT_OF_MEMORY;
@@ -333,8 +406,17 @@ static bool work_out(struct pass *pass, const struct table *table)
 		struct candidate *c = candidate(i);
 
 		score_job(&table->numbers, table_owner(table, c->owner), &c->in, &out);
-		if (changes(c, &out, pass->settings))
-			queue.changes[queue.change_count++] = i;
+		print = score_print(&c->in, &out, pass->settings);
+		if (!changes(c, &out, print, pass->settings))
+			continue;
+		queue.changes[queue.change_count++] = i;
+		if (c->parts)
+			continue;
+		c->print = print;
+		if (out.tres) /* it points elsewhere */
+			continue;
+		c->out = out;
+		c->scored = true;
 	}
 	return true;
 }
@@ -354,30 +436,47 @@ static void log_score(const job_record_t *job, const struct score *out)
 	     tres, out->nice, out->priority);
 }
 
-/* Has the job changed hands, QOS, nice or site value, partitions or priority
- * since the look? While one of several partitions pends, the scheduler gives it
- * the priority that it has in one after the other. */
+/* Has the job changed hands, QOS, nice value, partitions or priority since the
+ * look, or started? slurmctld asks for a new priority whenever it has altered a
+ * job, but not for one of several partitions when these are read anew: then the
+ * record tells, but for the priority. The scheduler gives such a job, while it
+ * waits, that which it has in one partition after the other. */
 static bool altered(const job_record_t *job, const struct candidate *c)
 {
-	return job != c->record || inputs_print(job) != c->read || (!job->part_ptr_list && job->priority != c->priority);
+	if (job != c->record || job->job_state != c->state || set_lately(c->job_id))
+		return true;
+	return c->parts ? inputs_print(job) != c->print : job->priority != c->priority;
 }
 
-static void write_job(struct pass *pass, const struct table *table, struct candidate *c, struct score *out)
+static uint32_t write_score(struct pass *pass, const struct table *table, const struct candidate *c, struct score *room)
+{
+	const struct score *out = room;
+
+	if (c->scored) {
+		out = &c->out;
+		store_score(c->record, NULL, out, pass->settings);
+	} else {
+		score_job(&table->numbers, table_owner(table, c->owner), &c->in, room);
+		store_score(c->record, &c->in, room, pass->settings);
+	}
+	log_score(c->record, out);
+	return out->priority;
+}
+
+static void write_job(struct pass *pass, const struct table *table, uint32_t i, struct score *room)
 {
 	uint32_t flags = pass->settings->weights.flags, priority;
+	const struct candidate *c = candidate(i);
 	job_record_t *job = find_job_record(c->job_id);
 
-	if (!job || !job_wants_priority(job, flags)) {
-		pass->gone++;
-		return;
-	}
-	if (altered(job, c) || !parts_sorted(job)) {
+	if (job && !altered(job, c) && (!c->parts || (parts_sorted(job) && job_wants_priority(job, flags)))) {
+		priority = write_score(pass, table, c, room);
+		prints.all[i].stored = c->parts ? 0 : c->print;
+	} else if (job && job_wants_priority(job, flags)) {
 		priority = set_priority(job);
 	} else {
-		score_job(&table->numbers, table_owner(table, c->owner), &c->in, out);
-		store_score(job, &c->in, out, pass->settings);
-		log_score(job, out);
-		priority = out->priority;
+		pass->gone++;
+		return;
 	}
 	if (job->priority == priority || (flags & GPUB_FLAG_INCR_ONLY && job->priority > priority))
 		return;
@@ -388,18 +487,10 @@ static void write_job(struct pass *pass, const struct table *table, struct candi
 static void fetch_change(const struct candidate *c)
 {
 	const gpub_slurm_factors *factors = c->factors;
-	const struct job_details *details = c->details;
 
-	__builtin_prefetch(&c->record->assoc_ptr);
-	__builtin_prefetch(&c->record->details);
 	__builtin_prefetch(&c->record->job_id);
 	__builtin_prefetch(&c->record->job_state);
-	__builtin_prefetch(&c->record->part_ptr_list);
 	__builtin_prefetch(&c->record->priority, 1);
-	__builtin_prefetch(&c->record->qos_ptr);
-	__builtin_prefetch(&c->record->site_factor);
-	if (details)
-		__builtin_prefetch(&details->nice);
 	if (!factors)
 		return;
 	__builtin_prefetch(&factors->priority_age, 1);
@@ -413,7 +504,7 @@ static void write_changes(struct pass *pass, const struct table *table, struct s
 		if (i < queue.change_count)
 			fetch_change(candidate(queue.changes[i]));
 		if (i >= AHEAD)
-			write_job(pass, table, candidate(queue.changes[i - AHEAD]), out);
+			write_job(pass, table, queue.changes[i - AHEAD], out);
 	}
 }
 
@@ -476,7 +567,10 @@ static void prepare(struct pass *pass)
 	const struct settings *settings = pass->settings;
 
 	queue.count = queue.change_count = 0;
-	if (!pass->prioritize || !settings->tres)
+	if (!pass->prioritize)
+		return;
+	begin_prints(settings);
+	if (!settings->tres)
 		return;
 	pass->extremes.tres_count = settings->weights.tres_count;
 	pass->extremes.tres = pass->most_tres = arena_alloc(&arena, settings->weights.tres_count * sizeof(double));

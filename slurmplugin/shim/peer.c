@@ -15,6 +15,7 @@ static bool flatten(const job_record_t *job, time_t now, struct gpub_job *out)
 	if (!engine_now() || !settings || !layout_job_ok(job))
 		return false;
 	flatten_sighting(settings, job, now, out);
+	out->time_limit = time_limit_s(job);
 	return true;
 }
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* set.c: the priority of one job, at once. */
+#include <string.h>
+
 #include "shim.h"
 
 /* Every caller holds the job write lock, so one is enough. Never freed: the
@@ -47,11 +49,27 @@ static uint32_t work_out(job_record_t *job, const struct table *table)
 	return out.priority;
 }
 
+/* Bits for the jobs that were set since set_forget, several for one bit. Changed
+ * under the job lock: to write for a job, to read by who forgets. */
+#define BITS (1u << 20)
+static uint64_t lately[BITS / 64];
+
+bool set_lately(uint32_t job_id)
+{
+	return lately[job_id % BITS / 64] >> job_id % 64 & 1;
+}
+
+void set_forget(void)
+{
+	memset(lately, 0, sizeof(lately));
+}
+
 uint32_t set_priority(job_record_t *job)
 {
 	const struct table *table = table_now();
 	uint32_t priority;
 
+	lately[job->job_id % BITS / 64] |= UINT64_C(1) << job->job_id % 64;
 	if (!layout_job_ok(job))
 		return fallback(job);
 	if (job->direct_set_prio && job->priority) {

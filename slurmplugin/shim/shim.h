@@ -150,6 +150,8 @@ bool read_inputs(const struct settings *settings, struct arena *arena, const job
 uint64_t inputs_print(const job_record_t *job);
 void fetch_inputs(const job_record_t *job);
 void fetch_inputs_more(const job_record_t *job);
+/* What stored_print looks at. */
+void fetch_factors(const job_record_t *job);
 double part_factor(const part_record_t *part, uint32_t flags);
 void tres_factors(const job_record_t *job, const part_record_t *part, const struct settings *settings,
 		  double *factors);
@@ -157,7 +159,8 @@ void tres_factors(const job_record_t *job, const part_record_t *part, const stru
 /* factors.c: from a score back to a job record. Needs the job write lock. */
 /* Room for the TRES columns. False if memory ran out. */
 bool prepare_score(const struct settings *settings, struct arena *arena, struct score *out);
-/* Fills prio_factors and priority_array; the caller sets the priority. */
+/* Fills prio_factors, and priority_array if it is given what was read of the job;
+ * the caller sets the priority. */
 void store_score(job_record_t *job, const struct score_job *in, const struct score *out,
 		 const struct settings *settings);
 /* A number that tells what is stored from what would be; 0 if the former
@@ -200,6 +203,10 @@ const struct score_owner *table_owner_of(const struct table *table, const job_re
 /* set.c: one job's priority, at once. Needs the job write lock. Fills the
  * record, returns the priority. */
 uint32_t set_priority(job_record_t *job);
+/* Has the job, or perhaps another, been set since set_forget? Both need the job
+ * lock. */
+bool set_lately(uint32_t job_id);
+void set_forget(void);
 
 /* remark.c: a line about the job for its owner. Needs the job write lock. */
 void job_remark(job_record_t *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
