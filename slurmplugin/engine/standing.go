@@ -13,7 +13,7 @@ import (
 type scorer interface {
 	Priority(job *fairshare.Job, f *fairshare.Factors)
 	Table() *fairshare.Table
-	RowAt(fairshare.Seat) fairshare.Row
+	RowAt(seat fairshare.Seat) fairshare.Row
 }
 
 // capacity puts what the database knew and what was seen since together, by what
