@@ -104,6 +104,7 @@ type Agent struct {
 	gres   trouble
 	told   once
 
+	health healthBox
 	shared shared
 }
 
@@ -132,6 +133,7 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.resumeHealth()
 	a.started, a.offset = a.boot(), a.wallOffset()
 	a.last = a.started
 	if err := a.resume(state); err != nil {
@@ -260,6 +262,7 @@ func (a *Agent) Round() error {
 		}
 	}
 	seen, err := a.sample()
+	a.noteHealth(seen, err)
 	if err != nil {
 		return errors.Join(err, a.finishRound(a.boot(), nil))
 	}

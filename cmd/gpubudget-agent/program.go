@@ -55,9 +55,12 @@ func (p *program) run(ctx context.Context, args []string) int {
 	if hook := hookOf(args); hook != "" {
 		return p.runHook(hook, args)
 	}
-	err := p.app().RunContext(ctx, args)
+	err := p.app().RunContext(ctx, asHealth(args))
 	if err == nil {
 		return exitOK
+	}
+	if errors.Is(err, errUnfit) { // and has said so
+		return exitError
 	}
 	fmt.Fprintf(p.stderr, "gpubudget-agent: error: %v\n", err)
 	if _, ok := errors.AsType[*usageError](err); ok {
@@ -101,6 +104,7 @@ func (p *program) app() *cli.App {
 			p.hookCommand(hookProlog, "note that a job has got its GPUs; for Prolog= of slurm.conf"),
 			p.hookCommand(hookEpilog, "note that a job has given them back; for Epilog= of slurm.conf"),
 			p.releaseCommand(),
+			p.healthCommand(),
 		},
 		Action:          p.root,
 		Writer:          p.stdout,
