@@ -27,7 +27,7 @@ func newMetered(t *testing.T, opts testcluster.Options) metered {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout+testTimeout)
 	t.Cleanup(cancel)
-	opts.Agents, opts.Users = true, []string{ann}
+	opts.Users = []string{ann}
 	c, err := testcluster.Start(ctx, opts)
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -192,4 +192,54 @@ func TestNumbersOfGPUsInAnotherOrder(t *testing.T) {
 	require.Equal(t, []string{"1,2"}, []string{m.file(second).GPUs})
 	require.Equal(t, []string{"GPU-n1-2"}, m.rows("SELECT DISTINCT gpu FROM gpubudget.gpu_bucket WHERE job_id = $1", first))
 	require.Equal(t, []string{"GPU-n1-0", "GPU-n1-1"}, m.rows("SELECT DISTINCT gpu FROM gpubudget.gpu_bucket WHERE job_id = $1 ORDER BY 1", second))
+}
+
+// On the cluster that most tests use, as on each with a database, usage comes from the
+// meters: every node has an agent, on a simulated driver whose GPUs work while a job
+// holds them, and what gshare says of an account was metered.
+func TestUsageComesFromTheMeters(t *testing.T) {
+	s := begin(t, "forms")
+	s.use(ann, s.a, 4, 4)
+	s.agree()
+	type row struct {
+		Account     string   `json:"account"`
+		User        *string  `json:"user"`
+		Metered     *float64 `json:"metered_percent"`
+		Utilisation *float64 `json:"utilisation"`
+	}
+	var mine row
+	s.wait("what was used to be metered", func() bool {
+		var out struct {
+			Clusters []struct {
+				Rows []row `json:"rows"`
+			} `json:"clusters"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(s.exec("root", "gshare", "-a", "--json")), &out))
+		require.Len(t, out.Clusters, 1)
+		for _, r := range out.Clusters[0].Rows {
+			if r.Account == s.a && r.User == nil {
+				mine = r
+			}
+		}
+		// Slurm's start and end are whole seconds, so that a short run may be longer there.
+		return mine.Metered != nil && *mine.Metered > 80
+	})
+	require.NotNil(t, mine.Utilisation)
+	require.InDelta(t, 0.6, *mine.Utilisation, 0.35, "90%, but for the looks at its beginning and end")
+	out, err := s.Exec(s.ctx, "root", "gpubudget", "usage", "check", "--json")
+	var audit struct {
+		Nodes []struct {
+			Agent *struct {
+				State string `json:"state"`
+				GPUs  int    `json:"gpus"`
+			} `json:"agent"`
+		} `json:"nodes"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(out), &audit), "%v", err)
+	require.Len(t, audit.Nodes, len(s.Nodes()))
+	for _, n := range audit.Nodes {
+		require.NotNil(t, n.Agent)
+		require.Equal(t, "ok", n.Agent.State)
+		require.Equal(t, 8, n.Agent.GPUs)
+	}
 }

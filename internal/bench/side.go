@@ -56,7 +56,8 @@ func startSide(ctx context.Context, priority string, opts Options) (s *side, err
 	}
 	accounts, users := tree(opts.Users, opts.Accounts)
 	s.cluster, err = testcluster.Start(ctx, testcluster.Options{
-		Nodes: nodes, GPUsPerNode: gpusPerNode, CPUsPerNode: 64, Users: users, Accounts: accounts, Slurmdbd: true, Priority: priority,
+		NoAgents: "what is measured is slurmctld, on a machine that does nothing else",
+		Nodes:    nodes, GPUsPerNode: gpusPerNode, CPUsPerNode: 64, Users: users, Accounts: accounts, Slurmdbd: true, Priority: priority,
 		// What 100,000 jobs need: submissions that don't try to start the job
 		// at once, and a scheduler that leaves the locks to others.
 		SlurmConf: []string{

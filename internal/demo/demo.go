@@ -49,7 +49,8 @@ func Run(ctx context.Context, out io.Writer, o Options) (err error) {
 	if o.Length == 0 {
 		o.Length = DefaultLength
 	}
-	fmt.Fprintf(out, "demo: starting Slurm (%d nodes with %d GPUs each), PostgreSQL and the plugin\n", nodes, gpusPerNode)
+	fmt.Fprintf(out, "demo: starting Slurm (%d nodes with %d GPUs each), PostgreSQL, the plugin, and on each node an agent on a simulated NVIDIA driver\n",
+		nodes, gpusPerNode)
 	began := time.Now()
 	c, err := start(ctx)
 	if err != nil {
@@ -150,6 +151,9 @@ func judge(ctx context.Context, c *testcluster.Cluster, m *meter, final sample, 
 	}
 	record, err := c.WaitAgreement(ctx)
 	if err != nil {
+		return err
+	}
+	if err := tellMetered(ctx, c, record, out); err != nil {
 		return err
 	}
 	worst, judged := final.worst(m)

@@ -28,6 +28,8 @@ func TestShortRun(t *testing.T) {
 	require.Regexp(t, `max share error \d+\.\d points \(language [\d.]+% of 50%, vision [\d.]+% of 30%, robots [\d.]+% of 20%\); `+
 		`[1-9]\d+ jobs of 7 users, .*; usage equals sacct: [1-9]\d+ GPU-seconds`, verdict)
 	require.Contains(t, out.String(), "gpub_ann", "gshare's table")
+	require.Regexp(t, `demo: metered by 2 agents on simulated GPUs: [1-9][\d.]+ of the [1-9]\d+ GPU-seconds of sacct were metered \(\d+\.\d%\)`, out.String())
+	require.Regexp(t, `(?m)^root .* (9\d|100)\.\d\d$`, out.String(), "Meter% in gshare's table of what was metered")
 }
 
 func TestVerdict(t *testing.T) {

@@ -25,6 +25,7 @@
 //	power = MILLIWATTS
 //	utilization = PERCENT     or steps, "MICROSECONDS:PERCENT ...", each until the next
 //	ramp = yes                straight lines from step to step instead
+//	working = FOLDER          the utilisation is 0 unless there is a file in it
 //	sample_period = 166667    microseconds from one sample of the ring to the next
 //	sample_count = 120        length of the ring; 0: no ring
 //	sampled_until = MICROSECONDS  nothing newer is in it
@@ -105,7 +106,8 @@ type GPU struct {
 	MemoryReserved  uint64
 	Power           *int64
 	Load            *Load
-	SamplePeriod    int64 // µs
+	Working         string // a folder: there is a load only while there is a file in it; "": always
+	SamplePeriod    int64  // µs
 	SampleCount     *int
 	SampledUntil    int64 // µs since 1970; 0: until now
 	SampleStart     int
@@ -269,6 +271,7 @@ func (g GPU) write(f *file) {
 	number(f, "memory_reserved", g.MemoryReserved)
 	known(f, "power", g.Power)
 	f.load(g.Load)
+	f.text("working", g.Working)
 	number(f, "sample_period", g.SamplePeriod)
 	known(f, "sample_count", g.SampleCount)
 	number(f, "sampled_until", g.SampledUntil)

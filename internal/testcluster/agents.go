@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"syscall"
 
 	"github.com/jackc/pgx/v5"
@@ -23,12 +24,10 @@ const agentRole = "node_agent"
 // agentUser is who agents run as: somebody without rights.
 const agentUser = "nobody"
 
-// agentConf are the agents' settings in gpubudget.conf.
+// agentConf are the agents' settings.
 func (c *Cluster) agentConf() map[string]string {
-	if !c.opts.Agents {
-		return nil
-	}
 	return map[string]string{
+		"Cluster":            c.opts.Name,
 		"AgentJobsDir":       c.path("agent", "%n", "jobs"),
 		"AgentSpoolDir":      c.path("agent", "%n", "spool"),
 		"AgentSocket":        c.path("agent", "%n", "sock"),
@@ -43,7 +42,7 @@ func (c *Cluster) agentConf() map[string]string {
 
 // agentHooks are the lines of slurm.conf that tell agents of jobs.
 func (c *Cluster) agentHooks() []string {
-	if !c.opts.Agents {
+	if c.opts.NoAgents != "" {
 		return nil
 	}
 	return []string{"Prolog=" + c.path("bin", "prolog"), "Epilog=" + c.path("bin", "epilog"), "PrologFlags=Alloc"}
@@ -52,21 +51,27 @@ func (c *Cluster) agentHooks() []string {
 // prepareAgents makes what agents need: the hooks' scripts, folders, and a
 // simulated driver with idle GPUs.
 func (c *Cluster) prepareAgents() error {
-	if !c.opts.Agents {
+	if c.opts.NoAgents != "" {
 		return nil
 	}
 	as, err := systemAccount(agentUser)
 	if err != nil {
 		return err
 	}
-	for _, hook := range []string{"prolog", "epilog"} {
-		script := fmt.Sprintf("#!/bin/sh\nexec %s --conf %s %s\n", c.path("bin", "gpubudget-agent"), c.Conf(), hook)
-		if err := os.WriteFile(c.path("bin", hook), []byte(script), 0o755); err != nil {
+	if err := os.WriteFile(c.agentConfPath(), []byte(confText(c.agentConf())), 0o644); err != nil {
+		return err
+	}
+	for hook, work := range map[string]string{"prolog": `: >"$1"`, "epilog": `rm -f "$1"`} {
+		if err := os.WriteFile(c.path("bin", hook), []byte(c.hook(hook, work)), 0o755); err != nil {
 			return err
 		}
 	}
 	for _, node := range c.Nodes() {
-		for _, dir := range []string{"", "jobs", "spool", "dcgm"} {
+		dirs := []string{"", "jobs", "spool", "dcgm", "work"}
+		for i := range c.opts.GPUsPerNode {
+			dirs = append(dirs, fmt.Sprintf("work/%d", i))
+		}
+		for _, dir := range dirs {
 			path := c.path("agent", node, dir)
 			if err := os.MkdirAll(path, 0o755); err != nil {
 				return err
@@ -75,15 +80,48 @@ func (c *Cluster) prepareAgents() error {
 				return err
 			}
 		}
-		if err := c.WriteGPUs(node, c.IdleGPUs(node)); err != nil {
+		if err := c.WriteGPUs(node, c.WorkingGPUs(node)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// IdleGPUs are a node's simulated GPUs, with nobody on them. GPU i is
-// GPU-NODE-i, device file i.
+// hook is the script of a hook. It tells the simulated GPUs that the job begins or
+// ends to work on them, by a file for each (those of several jobs that share one
+// lie side by side), and the agent, which decides how the hook ends.
+func (c *Cluster) hook(name, work string) string {
+	return fmt.Sprintf(`#!/bin/sh
+IFS=,
+for gpu in $SLURM_JOB_GPUS; do
+	test -d "%[1]s/$SLURMD_NODENAME/work/$gpu" || continue
+	set -- "%[1]s/$SLURMD_NODENAME/work/$gpu/$SLURM_JOB_ID"
+	%[2]s
+done
+exec %[3]s --conf %[4]s %[5]s
+`, c.path("agent"), work, c.path("bin", "gpubudget-agent"), c.agentConfPath(), name)
+}
+
+// agentConfPath is the agents' configuration: apart from gpubudget.conf, which
+// tests replace.
+func (c *Cluster) agentConfPath() string { return c.path("etc", "agent.conf") }
+
+// workingPercent is how busy a simulated GPU is while a job holds it, unless a test
+// wants it otherwise.
+const workingPercent = 90
+
+// WorkingGPUs are a node's simulated GPUs, which work as long as a job holds them.
+// GPU i is GPU-NODE-i, device file i, and number i of Slurm.
+func (c *Cluster) WorkingGPUs(node string) simnvml.State {
+	s := c.IdleGPUs(node)
+	for i := range s.GPUs {
+		s.GPUs[i].Load, s.GPUs[i].Working = simnvml.Steady(workingPercent), c.path("agent", node, "work", strconv.Itoa(i))
+	}
+	return s
+}
+
+// IdleGPUs are a node's simulated GPUs, which do nothing, whoever holds them. GPU
+// i is GPU-NODE-i, device file i.
 func (c *Cluster) IdleGPUs(node string) simnvml.State {
 	var s simnvml.State
 	for i := range c.opts.GPUsPerNode {
@@ -109,7 +147,7 @@ func (c *Cluster) AgentJobs(node string) string { return c.path("agent", node, "
 
 // startAgents starts an agent on each node.
 func (c *Cluster) startAgents(ctx context.Context) error {
-	if !c.opts.Agents {
+	if c.opts.NoAgents != "" {
 		return nil
 	}
 	conn, err := pgx.Connect(ctx, c.DSN())
@@ -134,8 +172,8 @@ func (c *Cluster) StartAgent(node string) error {
 	if err != nil {
 		return err
 	}
-	return c.spawn("agent."+node, as, simnvml.Variable+"="+c.gpuState(node), "gpubudget-agent", "--node", node,
-		"--dsn", fmt.Sprintf("host=%s/run port=5432 user=%s dbname=%s sslmode=disable", postgresDir(c.dir), agentRole, database))
+	return c.spawn("agent."+node, as, simnvml.Variable+"="+c.gpuState(node), "gpubudget-agent",
+		"--conf", c.agentConfPath(), "--node", node, "--dsn", fmt.Sprintf("host=%s/run port=5432 user=%s dbname=%s sslmode=disable", postgresDir(c.dir), agentRole, database))
 }
 
 // StopAgent ends a node's agent, which writes what it has before.
@@ -154,7 +192,7 @@ func (c *Cluster) AgentPID(node string) int {
 
 // agentBuild are the files that agents need, to be copied into the cluster.
 func (c *Cluster) agentBuild() map[string]string {
-	if !c.opts.Agents {
+	if c.opts.NoAgents != "" {
 		return nil
 	}
 	return map[string]string{

@@ -192,7 +192,6 @@ func (c *Cluster) gpubudgetConf() string {
 		"RefreshInterval": "1",
 		"CalcInterval":    "1",
 	}
-	maps.Copy(settings, c.agentConf())
 	for key, value := range c.opts.Conf {
 		for known := range settings {
 			if strings.EqualFold(key, known) {
@@ -201,6 +200,11 @@ func (c *Cluster) gpubudgetConf() string {
 		}
 		settings[key] = value
 	}
+	return confText(settings)
+}
+
+// confText is a file of settings.
+func confText(settings map[string]string) string {
 	var text strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
 		fmt.Fprintf(&text, "%s=%s\n", key, settings[key])

@@ -79,9 +79,10 @@ type Options struct {
 	// the cluster: build/plugins and bin of the repository if empty.
 	PluginDir, BinDir string
 
-	// Agents runs gpubudget-agent on each node, as an unprivileged user, on a
-	// simulated driver, with Prolog and Epilog that tell it of jobs.
-	Agents bool
+	// Each node runs gpubudget-agent, as an unprivileged user, on a simulated
+	// driver, with Prolog and Epilog that tell it of jobs. NoAgents says why there
+	// shall be none: Prolog and Epilog bear on when jobs start and end.
+	NoAgents string
 	// SimDir holds the simulated driver's library: build/simnvml of the
 	// repository if empty.
 	SimDir string

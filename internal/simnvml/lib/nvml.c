@@ -387,7 +387,9 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
 	if (c.instance || c.gpu->mig == 1 || !c.gpu->load.n)
 		return NVML_ERROR_NOT_SUPPORTED;
 	long long now = now_us();
-	*u = (nvmlUtilization_t){.gpu = (unsigned int)lround(mean(&c.gpu->load, now - (long long)c.gpu->period, now))};
+	struct work w = work_of(c.gpu);
+	double percent = worked(&w, now) ? mean(&c.gpu->load, now - (long long)c.gpu->period, now) : 0;
+	*u = (nvmlUtilization_t){.gpu = (unsigned int)lround(percent)};
 	return NVML_SUCCESS;
 }
 
@@ -412,12 +414,14 @@ nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, 
 		return NVML_SUCCESS;
 	}
 	unsigned int n = 0;
+	struct work w = work_of(g);
 	for (long long i = 0; i < ring && n < *count; i++) {
 		long long k = first + (i + (long long)g->sample_start) % ring;
 		if (k <= (long long)since / period)
 			continue;
 		samples[n].timeStamp = (unsigned long long)(k * period);
-		samples[n++].sampleValue.uiVal = (unsigned int)lround(mean(&g->load, (k - 1) * period, k * period));
+		double percent = worked(&w, k * period) ? mean(&g->load, (k - 1) * period, k * period) : 0;
+		samples[n++].sampleValue.uiVal = (unsigned int)lround(percent);
 	}
 	*count = n;
 	return NVML_SUCCESS;

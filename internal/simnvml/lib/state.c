@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -117,6 +118,8 @@ static bool set_gpu(struct gpu *g, const char *key, char *value)
 		return text(value, g->pci, sizeof g->pci);
 	if (!strcmp(key, "name"))
 		return text(value, g->name, sizeof g->name);
+	if (!strcmp(key, "working"))
+		return text(value, g->working, sizeof g->working);
 	if (!strcmp(key, "utilization"))
 		return parse_load(value, &g->load);
 	if (!strcmp(key, "ecc"))
@@ -322,4 +325,26 @@ double area(const struct load *l, long long t)
 double mean(const struct load *l, long long from, long long until)
 {
 	return until > from ? (area(l, until) - area(l, from)) / (double)(until - from) : 0;
+}
+
+struct work work_of(const struct gpu *g)
+{
+	struct work w = {.now = !*g->working, .since = 0};
+	struct stat s;
+	DIR *dir = *g->working ? opendir(g->working) : NULL;
+	if (!dir)
+		return w;
+	for (struct dirent *e; !w.now && (e = readdir(dir));)
+		w.now = *e->d_name != '.';
+	if (!fstat(dirfd(dir), &s))
+		w.since = s.st_mtim.tv_sec * 1000000LL + s.st_mtim.tv_nsec / 1000;
+	closedir(dir);
+	return w;
+}
+
+/* The folder was last changed by the one that came or went: before that it was
+ * the other way round. */
+bool worked(const struct work *w, long long t)
+{
+	return t >= w->since ? w->now : !w->now;
 }

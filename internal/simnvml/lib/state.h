@@ -13,6 +13,7 @@
 #define MAX_FAULTS 64
 #define MAX_STEPS 256
 #define NAME 96
+#define WORKING 512
 #define NONE 0xFFFFFFFFu
 #define ABSENT ULLONG_MAX /* a number the file does not give: not supported */
 
@@ -30,6 +31,7 @@ struct gpu {
 	unsigned long long ring, period, sampled_until, sample_start;
 	unsigned long long ecc[4]; /* corrected and uncorrected since the boot, and over the lifetime */
 	struct load load;
+	char working[WORKING]; /* a folder: the load holds as long as there is a file in it; empty: always */
 	bool gpm, lost, no_events, garbage;
 };
 
@@ -83,5 +85,15 @@ long long now_us(void);
 /* The load summed up from its first step to t, in percent x µs; and its mean. */
 double area(const struct load *l, long long t);
 double mean(const struct load *l, long long from, long long until);
+
+/* Since when, µs since 1970, a GPU has been at work, or not, by its folder; one
+ * without a folder has been at work all the time. */
+struct work {
+	bool now;
+	long long since;
+};
+struct work work_of(const struct gpu *g);
+/* Whether it was at work at t, as far as the folder tells. */
+bool worked(const struct work *w, long long t);
 
 #endif
