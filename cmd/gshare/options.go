@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
-
-	"gpubudget/usage/metered"
 )
 
 // Names of the options. Those of sshare mean what they mean there.
@@ -59,7 +57,7 @@ func flags() []cli.Flag {
 		&cli.BoolFlag{Name: optVersion, Aliases: []string{"V"}, Usage: "print the version"},
 		&cli.BoolFlag{Name: optIdle, Usage: "list the GPUs that jobs hold now and do nothing with, and what that costs, in place of the accounts"},
 		&cli.DurationFlag{Name: optIdleFor, Value: defaultIdleFor, Usage: "with --idle: those that have been idle for a `TIME` at least (default: 10m)"},
-		&cli.Float64Flag{Name: optIdlePower, Value: metered.WorkingWatts, Usage: "with --idle: a GPU that draws more than so many `WATTS` does something (default: 200)"},
+		&cli.Float64Flag{Name: optIdlePower, Usage: "with --idle: a GPU that draws more than so many `WATTS` does something (default: by what GPUs of its model draw when idle)"},
 		&cli.BoolFlag{Name: optJobs, Usage: "list the jobs that run, until when they are protected and what they are charged, in place of the accounts"},
 		&cli.BoolFlag{Name: optJSON, Usage: "print JSON with all fields, in full precision"},
 		&cli.StringFlag{Name: optDSN, Usage: "connect to the database at `DSN`, a libpq connection string or URL"},

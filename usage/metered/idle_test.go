@@ -3,6 +3,7 @@
 package metered_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -50,12 +51,13 @@ func TestIdle(t *testing.T) {
 	hold(1, "shortly", now, idle(now-minute, 90))
 	hold(1, "all-the-time", now, idle(began, 120))
 	hold(1, "draws-power", now, idle(began, 400))
+	hold(1, "warm", now, idle(began, 190))
 	hold(1, "powerless", now, func(b *tally.Bucket) { b.BusyKnown, b.Busy, b.IdleSince = b.Held(), new(int64), new(began+minute) })
 	hold(1, "unknown", now, func(*tally.Bucket) {})
 	hold(1, "silent", now-6*minute, idle(began, 90))
 	hold(1, "given-back", now, func(b *tally.Bucket) { idle(began, 90)(b); b.Ended = b.Until == now })
 	hold(2, "no-record", now, idle(began+2*minute, 90))
-	send(t, db, "titan", "n1", sign{gpus: 8, uuids: []string{"idle", "all-the-time"}}, all...)
+	send(t, db, "titan", "n1", sign{gpus: 8, uuids: []string{"idle", "all-the-time", "warm"}}, all...)
 
 	type found struct {
 		gpu     string
@@ -70,6 +72,7 @@ func TestIdle(t *testing.T) {
 			got = append(got, found{i.GPU, i.JobID, i.Account, i.Cost()})
 			if i.GPU == "idle" {
 				require.InDelta(t, 90, *i.Watts, 1, "what it drew while it was at work does not count")
+				require.InDelta(t, 180, i.Working(), 1)
 				require.Equal(t, int64(0), *i.Index)
 				require.Equal(t, []any{"H200", "ann", began, now}, []any{i.Model, i.User, i.HeldFrom, i.Until})
 			}
@@ -78,8 +81,11 @@ func TestIdle(t *testing.T) {
 	}
 	const m = fairshare.GPUMillis(minute)
 	listed := []found{{"all-the-time", 1, "seg", 180 * m}, {"powerless", 1, "seg", 179 * m}, {"no-record", 2, "prolog", 178 * m}, {"idle", 1, "seg", 90 * m}}
-	require.Equal(t, listed, look(10*time.Minute, metered.WorkingWatts))
-	require.Equal(t, append(listed, found{"shortly", 1, "seg", m}), look(0, metered.WorkingWatts))
+	// Idle H200s draw 90 W here, so that one of 190 W works; of the others nothing is
+	// known but that 200 W are no idle GPU's.
+	require.Equal(t, listed, look(10*time.Minute, 0))
+	require.Equal(t, append(listed, found{"shortly", 1, "seg", m}), look(0, 0))
+	require.Equal(t, slices.Insert(listed, 1, found{"warm", 1, "seg", 180 * m}), look(10*time.Minute, metered.WorkingWatts))
 	require.Equal(t, []found{{"powerless", 1, "seg", 179 * m}}, look(100*time.Minute, 50))
-	require.Len(t, look(10*time.Minute, 1000), 5, "power is let be what it will")
+	require.Len(t, look(10*time.Minute, 1000), 6, "power is let be what it will")
 }

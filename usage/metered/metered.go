@@ -31,6 +31,12 @@ type Store struct {
 // NewStore is a store on db, whose schema must be migrated.
 func NewStore(db usage.DB) *Store { return &Store{db: db} }
 
+// Startup is how much later than the run a holding may begin without a gap between
+// the two. Slurm keeps whole seconds, rounded down, and Prolog, with which the
+// holding begins, is a part of starting the job: where it follows so soon, no meter
+// was away.
+const Startup = 5 * time.Second
+
 // Filter chooses what is read. The zero value is everything.
 type Filter struct {
 	JobID uint32 // 0: all
@@ -213,12 +219,13 @@ func (j *joiner) join(runs []usage.Run, buckets []Bucket) {
 			if b.Source == fromProlog && b.Restart != r.Restart {
 				continue
 			}
-			p := r.Period(r.StartedAt).Intersect(b.Held)
+			run := r.Period(r.StartedAt)
+			p := run.Intersect(b.Held)
 			if p.Empty() {
 				continue
 			}
-			inRun[n] = append(inRun[n], part{b, p.Intersect(j.reading.Period)})
 			mine = append(mine, p)
+			inRun[n] = append(inRun[n], part{b, p.Intersect(j.reading.Period), b.begun(p, run.From).Intersect(j.reading.Period)})
 		}
 		k := key{b.Restart, b.Node, b.GPU}
 		for _, p := range without(b.Held.Intersect(j.reading.Period), union(mine)) {
@@ -249,7 +256,17 @@ func (j *joiner) join(runs []usage.Run, buckets []Bucket) {
 type part struct {
 	*Bucket
 
-	in fairshare.Period
+	in      fairshare.Period
+	covered fairshare.Period // the same, from the run's start on if the holding began soon after it
+}
+
+// begun is the part of a holding that lies in a run, from the run's start on if it
+// is the beginning of the holding and that follows soon.
+func (b *Bucket) begun(p fairshare.Period, start fairshare.Instant) fairshare.Period {
+	if late := p.From - start; p.From == b.Held.From && p.From > b.From && late > 0 && late <= fairshare.Instant(Startup.Milliseconds()) {
+		p.From = start
+	}
+	return p
 }
 
 // run is a run with its parts, which come by node, GPU and time.
@@ -257,7 +274,7 @@ func (j *joiner) run(r *usage.Run, parts []part) Run {
 	out := Run{Run: *r, Within: r.Period(r.StartedAt).Intersect(j.reading.Period)}
 	for i := range parts {
 		p := &parts[i]
-		if p.in.Empty() {
+		if p.covered.Empty() {
 			continue
 		}
 		n := len(out.GPUs) - 1
@@ -266,7 +283,7 @@ func (j *joiner) run(r *usage.Run, parts []part) Run {
 			n++
 		}
 		g := &out.GPUs[n]
-		g.Held = append(g.Held, p.in)
+		g.Held = append(g.Held, p.covered)
 		amounts := p.Amounts.scaled(p.in.Millis(), p.Held.Millis())
 		g.Amounts.Add(&amounts)
 		g.Shared = g.Shared || p.Shared > 0
@@ -312,8 +329,9 @@ func (s *Store) Buckets(ctx context.Context, cluster string, w fairshare.Period,
 	return all, nil
 }
 
-// buckets tells of the rows in a period, job by job. A bucket is no longer than a
-// day, and so are the partitions that are looked into.
+// buckets tells of the rows in a period, job by job, and of those of holdings that
+// begin soon after it. A bucket is no longer than a day, and so are the partitions
+// that are looked into.
 func (s *Store) buckets(ctx context.Context, cluster string, w fairshare.Period, job uint32, tell func(*Bucket)) error {
 	rows, err := s.db.Query(ctx, `
 		SELECT gpubudget.unix_ms(starts_at), gpubudget.unix_ms(ends_at), node, gpu, job_id, restart, source, user_name, account,
@@ -325,7 +343,7 @@ func (s *Store) buckets(ctx context.Context, cluster string, w fairshare.Period,
 		WHERE cluster = $1 AND starts_at > $2::timestamptz - interval '1 day' AND starts_at < $3
 		  AND held_until > $2 AND held_from < $3 AND ($4::bigint = 0 OR job_id = $4)
 		ORDER BY job_id, node, gpu, held_from, held_until, starts_at, restart, incarnation`,
-		cluster, w.From.Time(), w.Until.Time(), int64(job))
+		cluster, w.From.Time(), w.Until.Time().Add(Startup), int64(job))
 	if err != nil {
 		return err
 	}

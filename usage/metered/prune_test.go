@@ -34,6 +34,7 @@ func TestPrune(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []time.Time{today.AddDate(0, 0, -10), today.AddDate(0, 0, -9), today.AddDate(0, 0, -8)}, days)
 	require.Equal(t, 1, rows())
+	requireSummedUp(t, db)
 	days, err = s.Prune(ctx, now.AddDate(0, 0, -7), time.Minute)
 	require.NoError(t, err)
 	require.Empty(t, days)

@@ -35,10 +35,12 @@ func (s *Sum) Percent() (percent float64, ok bool) {
 	return 100 * float64(s.Covered) / float64(s.Used), true
 }
 
-// Sums are what was metered in a period, by account and user as Slurm's record has
-// them. It is Read added up by Postgres, for all at once: where incarnations of an
-// agent have counted the same time, or more GPUs were metered than a run has, it
-// counts them up to what the run has used, where Read goes by each instant.
+// Sums are what was metered in a period, by account and user: of runs as Slurm's
+// record has them, of holdings as Prolog knew them, or Slurm's record where it did
+// not. It is for sums over weeks, and reads what Postgres has summed up already: a
+// user's holdings in an account are held against what his runs there have used, all
+// at once, where Read goes by each run and each instant. What is metered after the
+// end of one run makes up for what was not of another.
 func (s *Store) Sums(ctx context.Context, cluster string, w fairshare.Period, f Filter) ([]Sum, error) {
 	if w.Empty() {
 		return nil, nil
@@ -49,9 +51,7 @@ func (s *Store) Sums(ctx context.Context, cluster string, w fairshare.Period, f 
 	}
 	var all []Sum
 	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-		// Postgres can't know how many rows a run has, and takes it for one: it would
-		// sort what it can hash.
-		const settings = `SELECT set_config('work_mem', '64MB', true), set_config('enable_sort', 'off', true), set_config('jit', 'off', true)`
+		const settings = `SELECT set_config('work_mem', '64MB', true), set_config('jit', 'off', true)`
 		if _, err := tx.Exec(ctx, settings); err != nil {
 			return err
 		}
@@ -75,48 +75,73 @@ func scanSum(row pgx.CollectableRow) (Sum, error) {
 	return s, err
 }
 
-// sums joins the runs in [$2, $3), the open ones up to $4, with the rows of the
-// meters. Almost all rows lie in their run as a whole; only those that do not are
-// cut, which is slow.
+// sums reads what is summed up: by day of the days that lie in [$2, $3), by bucket of
+// the buckets besides, and what has not been added to either. Of runs that have not
+// ended, up to $4, and of what the window's edges cut, it counts each by itself.
 const sums = `
-WITH run AS MATERIALIZED (
-	SELECT r.job_id, r.restart, r.account, r.user_name, r.gpus, greatest(r.started_at, $2) AS f, least(r.stop, $3) AS u,
-		gpubudget.run_used(r.started_at, r.stop, r.suspended_ms, r.suspended_since, r.gpus, least(r.stop, $3))
-		- gpubudget.run_used(r.started_at, r.stop, r.suspended_ms, r.suspended_since, r.gpus, greatest(r.started_at, $2)) AS used
+WITH edge AS (
+	SELECT $2::timestamptz AS f, $3::timestamptz AS u,
+		date_trunc('day', $2::timestamptz - interval '1 microsecond', 'UTC') + interval '1 day' AS first_day, date_trunc('day', $3::timestamptz, 'UTC') AS last_day,
+		date_trunc('hour', $2::timestamptz - interval '1 microsecond', 'UTC') + interval '1 hour' AS first_hour, date_trunc('hour', $3::timestamptz, 'UTC') AS last_hour
+), part AS MATERIALIZED ( -- of hours, at the edges
+	SELECT f AS f, least(first_hour, u) AS u FROM edge WHERE f < first_hour
+	UNION ALL
+	SELECT greatest(last_hour, f), u FROM edge WHERE last_hour < u AND first_hour <= last_hour
+), cut AS MATERIALIZED ( -- buckets
+	SELECT DISTINCT b.starts_at, b.ends_at
 	FROM (
-		SELECT job_id, restart, account, user_name, gpus, suspended_ms, suspended_since, started_at, ended_at AS stop
-		FROM gpubudget.job_run
-		WHERE cluster = $1 AND ended_at IS NOT NULL AND tstzrange(started_at, ended_at) && tstzrange($2, $3)
+		SELECT cluster, starts_at, ends_at FROM gpubudget.metered_bucket
 		UNION ALL
-		SELECT job_id, restart, account, user_name, gpus, suspended_ms, suspended_since, started_at, greatest($4, started_at)
-		FROM gpubudget.job_run
-		WHERE cluster = $1 AND ended_at IS NULL
-	) r
-	WHERE r.gpus > 0 AND r.started_at < $3 AND r.stop > greatest($2, r.started_at)
-), seen AS (
-	SELECT job_id, f, sum(ms)::bigint AS held,
-		sum(CASE WHEN ms = held_ms THEN busy_ms ELSE div(busy_ms::numeric * ms, held_ms)::bigint END)::bigint AS busy,
-		sum(CASE WHEN ms = held_ms THEN busy_known_ms ELSE div(busy_known_ms::numeric * ms, held_ms)::bigint END)::bigint AS busy_known,
-		sum(CASE WHEN ms = held_ms THEN energy_mj ELSE div(energy_mj::numeric * ms, held_ms)::bigint END)::bigint AS energy,
-		sum(CASE WHEN ms = held_ms THEN energy_known_ms ELSE div(energy_known_ms::numeric * ms, held_ms)::bigint END)::bigint AS energy_known
+		SELECT cluster, starts_at, ends_at FROM gpubudget.metered_delta
+	) b
+	WHERE b.cluster = $1 AND (b.starts_at > $2::timestamptz - interval '1 day' AND b.starts_at < $2 AND b.ends_at > $2
+		OR b.starts_at > $3::timestamptz - interval '1 day' AND b.starts_at < $3 AND b.ends_at > $3)
+), summed AS (
+	SELECT d.account, d.user_name, d.used_ms, d.part_ms, d.busy_ms, d.busy_known_ms, d.energy_mj, d.energy_known_ms
+	FROM gpubudget.metered_day d
+	WHERE d.cluster = $1 AND d.day >= (SELECT first_day FROM edge) AND d.day < (SELECT last_day FROM edge)
+	UNION ALL
+	SELECT b.account, b.user_name, b.used_ms, b.part_ms, b.busy_ms, b.busy_known_ms, b.energy_mj, b.energy_known_ms
+	FROM gpubudget.metered_bucket b
+	WHERE b.cluster = $1 AND b.starts_at >= $2 AND b.starts_at < (SELECT least(first_day, u) FROM edge) AND b.ends_at <= $3
+	UNION ALL
+	SELECT b.account, b.user_name, b.used_ms, b.part_ms, b.busy_ms, b.busy_known_ms, b.energy_mj, b.energy_known_ms
+	FROM gpubudget.metered_bucket b
+	WHERE b.cluster = $1 AND b.starts_at >= (SELECT greatest(last_day, first_day) FROM edge) AND b.starts_at < $3 AND b.ends_at <= $3
+	UNION ALL
+	SELECT b.account, b.user_name, b.used_ms, b.part_ms, b.busy_ms, b.busy_known_ms, b.energy_mj, b.energy_known_ms
+	FROM gpubudget.metered_delta b
+	WHERE b.cluster = $1 AND b.starts_at >= $2 AND b.ends_at <= $3
+	UNION ALL
+	SELECT r.account, r.user_name,
+		gpubudget.run_held(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since, r.gpus, r.parts, least(r.ended_at, p.u))
+		- gpubudget.run_held(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since, r.gpus, r.parts, greatest(r.started_at, p.f)), 0, 0, 0, 0, 0
+	FROM part p JOIN gpubudget.job_run r ON tstzrange(r.started_at, r.ended_at) && tstzrange(p.f, p.u)
+	WHERE r.cluster = $1 AND r.ended_at IS NOT NULL AND (r.gpus > 0 OR r.parts > 0) AND r.started_at < p.u AND r.ended_at > greatest(p.f, r.started_at)
+	UNION ALL
+	SELECT r.account, r.user_name,
+		gpubudget.run_held(r.started_at, $4, r.suspended_ms, r.suspended_since, r.gpus, r.parts, least($4, $3))
+		- gpubudget.run_held(r.started_at, $4, r.suspended_ms, r.suspended_since, r.gpus, r.parts, greatest(r.started_at, $2)), 0, 0, 0, 0, 0
+	FROM gpubudget.job_run r
+	WHERE r.cluster = $1 AND r.ended_at IS NULL AND (r.gpus > 0 OR r.parts > 0) AND r.started_at < $3 AND $4 > greatest($2, r.started_at)
+	UNION ALL
+	SELECT b.account, b.user_name, 0, b.part_ms * b.ms / b.held_ms, coalesce(b.busy_ms * b.ms / b.held_ms, 0), b.busy_known_ms * b.ms / b.held_ms,
+		CASE WHEN b.ms = b.held_ms THEN coalesce(b.energy_mj, 0) ELSE coalesce(div(b.energy_mj::numeric * b.ms, b.held_ms), 0)::bigint END,
+		b.energy_known_ms * b.ms / b.held_ms
 	FROM (
-		SELECT r.job_id, r.f, b.held_ms, b.busy_ms, b.busy_known_ms, b.energy_mj, b.energy_known_ms,
-			CASE WHEN b.held_from >= r.f AND b.held_until <= r.u THEN b.held_ms
-				ELSE gpubudget.unix_ms(least(b.held_until, r.u)) - gpubudget.unix_ms(greatest(b.held_from, r.f)) END AS ms
-		FROM run r
-		JOIN gpubudget.gpu_bucket b ON b.job_id = r.job_id AND (b.restart = r.restart OR b.source = 'process')
-			AND b.held_from < r.u AND b.held_until > r.f
-		WHERE b.cluster = $1 AND b.starts_at > $2::timestamptz - interval '1 day' AND b.starts_at < $3
-	) part
-	GROUP BY job_id, f
+		SELECT b.*, gpubudget.unix_ms(least(b.held_until, $3)) - gpubudget.unix_ms(greatest(b.held_from, $2)) AS ms
+		FROM cut CROSS JOIN LATERAL ( -- bucket by bucket: without OFFSET all rows would be read first
+			SELECT * FROM gpubudget.gpu_bucket
+			WHERE cluster = $1 AND starts_at = cut.starts_at AND ends_at = cut.ends_at AND held_from < $3 AND held_until > $2 AND held_ms > 0
+			OFFSET 0
+		) b
+	) b
 )
-SELECT r.account, r.user_name, sum(r.used)::bigint,
-	sum(least(r.used, coalesce(CASE
-		WHEN r.used = r.gpus * gpubudget.unix_ms(r.u) - r.gpus * gpubudget.unix_ms(r.f) THEN s.held
-		ELSE div(s.held::numeric * r.used, r.gpus * gpubudget.unix_ms(r.u) - r.gpus * gpubudget.unix_ms(r.f))
-	END, 0)))::bigint,
-	sum(s.busy)::bigint, coalesce(sum(s.busy_known), 0)::bigint,
-	sum(s.energy)::bigint, coalesce(sum(s.energy_known), 0)::bigint
-FROM run r LEFT JOIN seen s USING (job_id, f)
-GROUP BY r.account, r.user_name
-ORDER BY r.account, r.user_name`
+SELECT account, user_name, used, least(used, part), CASE WHEN busy_known > 0 THEN busy END, busy_known, CASE WHEN energy_known > 0 THEN energy END, energy_known
+FROM (
+	SELECT account, user_name, sum(used_ms)::bigint AS used, sum(part_ms)::bigint AS part, sum(busy_ms)::bigint AS busy, sum(busy_known_ms)::bigint AS busy_known,
+		sum(energy_mj)::bigint AS energy, sum(energy_known_ms)::bigint AS energy_known
+	FROM summed GROUP BY account, user_name
+) s
+WHERE used <> 0 OR part <> 0 OR busy_known <> 0 OR energy_known <> 0
+ORDER BY account, user_name`
