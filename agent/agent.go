@@ -114,7 +114,8 @@ type shared struct {
 	mu      sync.Mutex
 	report  Report
 	devices []GPU
-	changed int // how often devices have changed
+	changed int    // how often devices have changed
+	views   []held // for those who ask for a GPU to be released
 }
 
 // New takes up the node's records and goes on where the agent before this one
@@ -205,9 +206,9 @@ func (a *Agent) save(closed []*tally.Bucket) error {
 	}, closed)
 }
 
-// Run measures until the context ends, or the driver hangs: then the error is a
-// *meter.HangError and the process should end, to be started anew. What has been
-// counted is on disk in either case.
+// Run measures until the context ends, or the driver hangs or was exchanged: then the
+// error is a *meter.HangError or meter.ErrOtherVersion, and the process should end, to
+// be started anew. What has been counted is on disk in either case.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	var others sync.WaitGroup
@@ -302,15 +303,16 @@ func (a *Agent) finishRound(now int64, seen *meter.Round) error {
 		a.log.Warn("dcgm-exporter's mapping", "err", err)
 	}
 	a.metrics.counted(a.spool, holdings, a.devices, seen)
-	a.publish()
+	a.publish(holdings)
 	a.told.turn()
 	return nil
 }
 
 // publish leaves what the writer is to tell.
-func (a *Agent) publish() {
+func (a *Agent) publish(holdings []tally.Holding) {
 	a.shared.mu.Lock()
 	defer a.shared.mu.Unlock()
+	a.shared.views = views(a.devices, holdings, a.last)
 	gpus := 0
 	for i := range a.devices {
 		if a.devices[i].Parent == "" {

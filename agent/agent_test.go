@@ -503,6 +503,28 @@ func TestAHangingDriver(t *testing.T) {
 	require.Equal(t, []string{"GPU-0 7.0 prolog 40000"}, n.held())
 }
 
+// A driver that was exchanged takes a new process: one that has just begun waits a
+// while, so that nobody starts one after the other.
+func TestADriverThatWasExchanged(t *testing.T) {
+	n := newNode(t).withDatabase().start().prolog(7, "0").rounds(2)
+	n.driver.err = fmt.Errorf("read the GPUs: %w", meter.ErrOtherVersion)
+	n.rounds(3) // it is not a minute old
+	require.Equal(t, 1, n.log.count("GPUs are not measured, who holds them is counted all the same"))
+	n.pass(10 * time.Second)
+	require.ErrorIs(t, n.Round(), meter.ErrOtherVersion)
+	require.Equal(t, 1, n.log.count("it ends, to be started anew"))
+	n.kill()
+	n.driver.err, n.driver.openErr = nil, meter.ErrOtherVersion // the library on disk is not the new one yet
+	n.start().rounds(6)
+	n.pass(10 * time.Second)
+	require.ErrorIs(t, n.Round(), meter.ErrOtherVersion)
+	n.kill()
+	n.driver.openErr = nil
+	n.start().rounds(1)
+	require.NoError(t, n.send())
+	require.Equal(t, []string{"GPU-0 7.0 prolog 140000"}, n.held())
+}
+
 func TestALostGPU(t *testing.T) {
 	n := newNode(t).withDatabase().start().rounds(1).prolog(7, "0,1").rounds(1)
 	n.driver.gpus[1].Err = errors.New("the GPU is lost")

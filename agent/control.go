@@ -4,6 +4,7 @@ package agent
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,11 +13,16 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"gpubudget/agent/tally"
 )
 
-// The conversation on the socket: a request is a line, and so is the answer. The
+// The conversation on the socket: a request is a line, and so is the answer. After
+// release may stand which GPU it is for. The
 // driver is released for as long as the connection stays open.
 const (
 	requestRelease = "release"
@@ -78,16 +84,20 @@ func (a *Agent) serve(ctx context.Context, conn net.Conn) {
 	if err != nil {
 		return
 	}
-	if request := strings.TrimSpace(line); request != requestRelease {
+	request, which, _ := strings.Cut(strings.TrimSpace(line), " ")
+	if request != requestRelease {
 		fmt.Fprintf(conn, "error: unknown request %q\n", request)
 		return
 	}
-	reopen, err := a.sampler.release()
+	var reopen func() error
+	if err = a.free(which); err == nil {
+		reopen, err = a.sampler.release()
+	}
 	if err != nil {
 		fmt.Fprintf(conn, "error: %s\n", strings.Join(strings.Fields(err.Error()), " "))
 		return
 	}
-	a.log.Info("the driver is released, as was asked for")
+	a.log.Info("the driver is released, as was asked for", "gpu", which)
 	fmt.Fprintln(conn, answerReleased)
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	_, _ = in.ReadByte() // it goes on until the other side hangs up
@@ -99,9 +109,75 @@ func (a *Agent) serve(ctx context.Context, conn net.Conn) {
 	a.log.Info("the driver is taken again")
 }
 
+// free refuses to release a GPU that is not there or that jobs hold. "" is any: then
+// whoever asks knows better.
+func (a *Agent) free(which string) error {
+	if which == "" {
+		return nil
+	}
+	a.shared.mu.Lock()
+	defer a.shared.mu.Unlock()
+	for _, g := range a.shared.views {
+		if !g.is(which) {
+			continue
+		}
+		if len(g.jobs) > 0 {
+			return fmt.Errorf("GPU %s (%s) is held by job %s: drain the node first, or release all without naming a GPU", which, g.uuid, joined(g.jobs))
+		}
+		return nil
+	}
+	return fmt.Errorf("no GPU is called %q here: gpubudget-agent --once lists them", which)
+}
+
+// held is a GPU and the jobs that hold it, or one of its MIG instances.
+type held struct {
+	uuid, pci string
+	index     int
+	jobs      []uint32
+}
+
+// is tells whether the GPU goes by a name: its UUID, its PCI bus id, or the driver's
+// number.
+func (h *held) is(name string) bool {
+	return strings.EqualFold(name, h.uuid) || strings.EqualFold(name, h.pci) || name == strconv.Itoa(h.index)
+}
+
+// views are the whole GPUs, and who holds them.
+func views(devices []device, holdings []tally.Holding, now int64) (all []held) {
+	parent := map[string]string{}
+	for i := range devices {
+		d := &devices[i]
+		parent[d.UUID] = cmp.Or(d.Parent, d.UUID)
+		if d.Parent == "" {
+			all = append(all, held{uuid: d.UUID, pci: d.PCIBusID, index: d.Index})
+		}
+	}
+	for i := range holdings {
+		h := &holdings[i]
+		if h.Until <= now {
+			continue
+		}
+		for n := range all {
+			if all[n].uuid == parent[h.GPU] && !slices.Contains(all[n].jobs, h.JobID) {
+				all[n].jobs = append(all[n].jobs, h.JobID)
+			}
+		}
+	}
+	return all
+}
+
+func joined(jobs []uint32) string {
+	texts := make([]string, len(jobs))
+	for i, job := range jobs {
+		texts[i] = strconv.FormatUint(uint64(job), 10)
+	}
+	return strings.Join(texts, ", ")
+}
+
 // Release has the agent that listens at a socket let go of the driver while do
-// runs.
-func Release(ctx context.Context, socket string, do func() error) error {
+// runs. gpu, unless it is empty, is the one that it is for: by UUID, PCI bus id or the
+// driver's number. It is refused if jobs hold that one.
+func Release(ctx context.Context, socket, gpu string, do func() error) error {
 	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return fmt.Errorf("ask the agent: %w", err)
@@ -109,7 +185,7 @@ func Release(ctx context.Context, socket string, do func() error) error {
 	defer conn.Close() //nolint:errcheck // that is what ends it
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	if _, err := fmt.Fprintln(conn, requestRelease); err != nil {
+	if _, err := fmt.Fprintln(conn, strings.TrimSpace(requestRelease+" "+gpu)); err != nil {
 		return fmt.Errorf("ask the agent: %w", err)
 	}
 	answer, err := bufio.NewReader(conn).ReadString('\n')

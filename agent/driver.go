@@ -13,6 +13,11 @@ import (
 // reopenAfter is how long the driver is left alone after it could not be opened.
 const reopenAfter = time.Minute
 
+// otherVersionAfter is for how long a process runs at least until it ends because
+// the driver's library is not of the kernel module's version: that may last, and
+// whoever starts it anew shall not do so all the time.
+const otherVersionAfter = time.Minute
+
 // samplerBox is the driver, or the lack of one. Requests to release it come from
 // another goroutine.
 type samplerBox struct {
@@ -24,7 +29,8 @@ type samplerBox struct {
 }
 
 // sample reads the GPUs. It returns nil if nothing could be read, which is told
-// of once; an error if the driver hangs.
+// of once; an error if the driver hangs or was exchanged: only another process can
+// go on then.
 func (a *Agent) sample() (*meter.Round, error) {
 	round, err := a.sampler.sample(a.o.Open, a.o.Clock.Boot())
 	now := a.o.Clock.Now()
@@ -33,6 +39,9 @@ func (a *Agent) sample() (*meter.Round, error) {
 		return nil, hang
 	}
 	switch {
+	case errors.Is(err, meter.ErrOtherVersion) && a.o.Clock.Boot()-time.Duration(a.started)*time.Millisecond >= otherVersionAfter:
+		a.log.Error("the driver was exchanged, and its library stays loaded as long as this process runs: it ends, to be started anew", "err", err)
+		return nil, err
 	case errors.Is(err, errNotYet):
 		return nil, nil //nolint:nilnil // it was told of
 	case errors.Is(err, meter.ErrReleased):

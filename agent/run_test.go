@@ -140,24 +140,34 @@ func testRelease(t *testing.T, l *live) {
 	}
 	l.eventually("the driver to be opened", inUse)
 	l.eventually("the socket", func() bool { _, err := os.Stat(l.o.Socket); return err == nil })
+	l.eventually("the job to be seen", func() bool {
+		return len(rows(t, l.dsn, "SELECT gpu FROM gpubudget.gpu_bucket")) == 1
+	})
+	nothing := func() error { t.Error("it must not run"); return nil }
+	for _, name := range []string{"0", "GPU-0", "gpu-0"} {
+		require.ErrorContains(t, Release(t.Context(), l.o.Socket, name, nothing), "GPU "+name+" (GPU-0) is held by job 7: drain the node first")
+	}
+	require.ErrorContains(t, Release(t.Context(), l.o.Socket, "9", nothing), `no GPU is called "9" here`)
+	require.NoError(t, Release(t.Context(), l.o.Socket, "1", func() error { require.False(t, inUse()); return nil }))
+	l.eventually("the driver to be taken after that", inUse)
 	released := errors.New("as the command said")
-	err := Release(t.Context(), l.o.Socket, func() error {
+	err := Release(t.Context(), l.o.Socket, "", func() error {
 		require.False(t, inUse(), "a GPU could be reset now")
-		require.ErrorContains(t, Release(t.Context(), l.o.Socket, func() error { return nil }), "the agent says: it is released already")
+		require.ErrorContains(t, Release(t.Context(), l.o.Socket, "", func() error { return nil }), "the agent says: it is released already")
 		time.Sleep(500 * time.Millisecond)
 		return released
 	})
 	require.ErrorIs(t, err, released)
 	l.eventually("the driver to be taken again", inUse)
-	l.eventually("it to be measured again", func() bool { return l.log.count("GPUs are measured again") == 1 })
+	l.eventually("it to be measured again", func() bool { return l.log.count("GPUs are measured again") >= 1 })
 	l.hook(func(n *node) { n.epilog(7) })
 	l.eventually("the job to be counted", func() bool {
 		return len(rows(t, l.dsn, "SELECT gpu FROM gpubudget.gpu_bucket WHERE ended")) == 1
 	})
 	require.NoError(t, l.stop())
 	require.Equal(t, []string{"t"}, rows(t, l.dsn, "SELECT (held_ms - energy_known_ms BETWEEN 400 AND 3000)::text::char FROM gpubudget.gpu_bucket"), "nothing is known of the time in between")
-	require.Equal(t, 1, l.log.count("the driver is taken again"))
-	require.ErrorContains(t, Release(t.Context(), l.o.Socket, nil), "ask the agent")
+	require.Equal(t, 2, l.log.count("the driver is taken again"))
+	require.ErrorContains(t, Release(t.Context(), l.o.Socket, "", nil), "ask the agent")
 }
 
 func testRequestsThatMakeNoSense(t *testing.T, l *live) {

@@ -20,6 +20,10 @@ const (
 	DefaultAgentWriteInterval = 30 * time.Second
 )
 
+// shortestAgentInterval lets many rounds pass in a short time, to see what an agent
+// takes.
+const shortestAgentInterval = 5 * time.Millisecond
+
 // Agent is what the file says about the agent on a node. In paths %n stands for
 // the node's name.
 type Agent struct {
@@ -74,8 +78,10 @@ var agentSettings = []setting{
 	{"AgentLibrary", func(c *Conf, v string) error { return setFolder(&c.Agent.Library, v) }},
 	{"AgentMetrics", func(c *Conf, v string) error { return setAddress(&c.Agent.Metrics, v) }},
 	{"AgentKeepConnection", func(c *Conf, v string) error { return setSwitch(&c.Agent.KeepConnection, v) }},
-	{"AgentInterval", func(c *Conf, v string) error { return setInterval(&c.Agent.Interval, v) }},
-	{"AgentWriteInterval", func(c *Conf, v string) error { return setInterval(&c.Agent.WriteInterval, v) }},
+	{"AgentInterval", func(c *Conf, v string) error { return setIntervalFrom(shortestAgentInterval, &c.Agent.Interval, v) }},
+	{"AgentWriteInterval", func(c *Conf, v string) error {
+		return setIntervalFrom(shortestAgentInterval, &c.Agent.WriteInterval, v)
+	}},
 }
 
 func setNeededFolder(to *string, v string) error {

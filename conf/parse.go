@@ -169,6 +169,11 @@ func setFolder(to *string, v string) error {
 
 // setInterval sets a time given in seconds, with decimals if need be.
 func setInterval(to *time.Duration, v string) error {
+	return setIntervalFrom(shortestInterval, to, v)
+}
+
+// setIntervalFrom is setInterval with a shortest time of its own.
+func setIntervalFrom(shortest time.Duration, to *time.Duration, v string) error {
 	if v == "" {
 		return errEmpty
 	}
@@ -177,8 +182,8 @@ func setInterval(to *time.Duration, v string) error {
 		return fmt.Errorf("%q is not a number of seconds", v)
 	}
 	// The comparison is written so that NaN fails it.
-	if !(seconds >= shortestInterval.Seconds() && seconds <= longestInterval.Seconds()) {
-		return fmt.Errorf("%s seconds: must be from %g to %g", v, shortestInterval.Seconds(), longestInterval.Seconds())
+	if !(seconds >= shortest.Seconds() && seconds <= longestInterval.Seconds()) {
+		return fmt.Errorf("%s seconds: must be from %g to %g", v, shortest.Seconds(), longestInterval.Seconds())
 	}
 	*to = time.Duration(seconds * float64(time.Second))
 	return nil

@@ -24,6 +24,9 @@ const (
 	// exitHang is a driver that does not answer: the supervisor starts the agent
 	// anew.
 	exitHang = 3
+	// exitExchanged is a driver that is of another version than its library, which
+	// this process has loaded.
+	exitExchanged = 4
 )
 
 // Names of the options.
@@ -36,6 +39,7 @@ const (
 	optPrintConfig = "print-config"
 	optVersion     = "version"
 	optFor         = "for"
+	optGPU         = "gpu"
 )
 
 // program is one run of gpubudget-agent and all it takes from its surroundings.
@@ -69,6 +73,9 @@ func (p *program) run(ctx context.Context, args []string) int {
 	}
 	if _, ok := errors.AsType[*meter.HangError](err); ok {
 		return exitHang
+	}
+	if errors.Is(err, meter.ErrOtherVersion) {
+		return exitExchanged
 	}
 	return exitError
 }

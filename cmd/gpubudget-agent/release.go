@@ -24,9 +24,10 @@ func (p *program) releaseCommand() *cli.Command {
 			"   goes on counting who holds them, and takes the driver again when COMMAND has\n" +
 			"   ended; without one, after --for, or when this is interrupted.\n\n" +
 			"   EXAMPLES:\n" +
-			"   gpubudget-agent release nvidia-smi --gpu-reset -i 3\n" +
+			"   gpubudget-agent release --gpu 3 nvidia-smi --gpu-reset -i 3\n" +
 			"   gpubudget-agent release --for 2m",
 		Flags: []cli.Flag{
+			&cli.StringFlag{Name: optGPU, Usage: "for the GPU of this UUID, PCI bus id or number of the driver; refused if a job holds it"},
 			&cli.DurationFlag{Name: optFor, Usage: "without a command: release it for `TIME`", Value: time.Minute},
 		},
 		HideHelpCommand: true,
@@ -40,7 +41,7 @@ func (p *program) release(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	return agent.Release(c.Context, config.Agent.Socket, func() error {
+	return agent.Release(c.Context, config.Agent.Socket, c.String(optGPU), func() error {
 		if c.NArg() == 0 {
 			fmt.Fprintf(p.stderr, "the driver is released for %s\n", c.Duration(optFor))
 			return wait(c.Context, c.Duration(optFor))
