@@ -173,7 +173,7 @@ func TestOneEngineAtATimeWrites(t *testing.T) {
 	s.start(s.submit("physics", "alice", 1, 4))
 	b.tick(s, 10*time.Second)
 	b.pass(s.list()...)
-	require.NoError(t, b.exchange())
+	require.NoError(t, b.meetOnce())
 	require.Empty(t, b.recorded())
 	require.NotNil(t, b.engine.snapshot, "it reads")
 	b.tick(s, 10*time.Second)
@@ -182,7 +182,8 @@ func TestOneEngineAtATimeWrites(t *testing.T) {
 	require.Equal(t, fairshare.GPUMillis(4*20*1000), physics.Used, "and counts what it sees")
 
 	a.stop()
-	require.Eventually(t, func() bool { return b.exchange() == nil && len(b.recorded()) == 1 }, 5*time.Second, 20*time.Millisecond)
+	require.NoError(t, b.exchange())
+	require.Len(t, b.recorded(), 1)
 	b.stop()
 }
 
@@ -219,7 +220,7 @@ func TestAnEngineThatMayNotWriteYetCountsNothingTwice(t *testing.T) {
 		physics, _ := h.engine.ranking.Account("physics")
 		require.Equal(t, fairshare.GPUMillis(want*1000), physics.Used)
 	}
-	require.NoError(t, h.exchange())
+	require.NoError(t, h.meetOnce())
 	require.True(t, h.engine.refresher.waiting)
 	require.LessOrEqual(t, h.engine.refresher.interval(), lockRetry, "it soon tries again")
 	used(4*5 + 5)
@@ -228,7 +229,7 @@ func TestAnEngineThatMayNotWriteYetCountsNothingTwice(t *testing.T) {
 	h.tick(s, 10*time.Second)
 	s.complete(b, Complete)
 	h.pass(s.list()...)
-	require.NoError(t, h.exchange())
+	require.NoError(t, h.meetOnce())
 	used(4*5 + 15)
 
 	_, err = conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`)
@@ -279,7 +280,7 @@ func TestAHandoverWithoutFilesChargesNothingTwice(t *testing.T) {
 	s.complete(late, Complete)
 	h.pass(s.list()...)
 	require.NoError(t, h.exchange()) // the other has not seen it end
-	require.NoError(t, next.exchange())
+	require.NoError(t, next.meetOnce())
 	require.True(t, next.engine.refresher.waiting)
 	used(next, 4*10+20+30+30)
 	tick(10 * time.Second)
@@ -287,18 +288,15 @@ func TestAHandoverWithoutFilesChargesNothingTwice(t *testing.T) {
 	_, err := loadSnapshot(next.dir, "titan")
 	require.ErrorIs(t, err, errNoSnapshot, "it would not tell what it holds")
 	s.complete(open, Complete)
-	require.NoError(t, next.exchange())
+	require.NoError(t, next.meetOnce())
 	used(next, 4*10+20+30+40)
 
 	h.kill()
-	require.Eventually(t, func() bool {
-		require.NoError(t, next.exchange())
-		return !next.engine.refresher.waiting
-	}, 30*time.Second, 10*time.Millisecond)
+	require.NoError(t, next.exchange())
 	used(next, 4*10+20+30+40)
 	require.Empty(t, next.engine.tracker.tail)
 	require.Empty(t, next.engine.tracker.held)
-	require.NoError(t, next.exchange())
+	require.NoError(t, next.meetOnce())
 	used(next, 4*10+20+30+40)
 	next.stop()
 }

@@ -135,7 +135,7 @@ func (x *history) check() {
 // connection of an earlier engine is gone, the engine may only read.
 func (x *history) meet() {
 	for began := time.Now(); ; time.Sleep(time.Millisecond) {
-		err := x.exchange()
+		err := x.meetOnce()
 		if x.away {
 			require.Error(x.T, err)
 			return
