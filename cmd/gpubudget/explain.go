@@ -73,7 +73,7 @@ func (p *program) explain(c *cli.Context) error {
 		}
 		look := func(rec *report.Record) (*finding, error) {
 			if q != nil {
-				return findJob(c, db, rec, q, word)
+				return p.findJob(c, db, rec, q, word)
 			}
 			return findAccount(c, db, rec, word)
 		}
@@ -166,11 +166,12 @@ func (p *program) warnOfAge(db *database, rec *report.Record) {
 // finding is an explanation and what belongs to it.
 type finding struct {
 	*explain.Explanation
-	record *report.Record
-	job    *queue.Job // nil if it is about an account
-	tasks  []*queue.Job
-	rows   []queue.Factors // of the job that waits
-	live   bool            // who is ahead was asked of Slurm
+	record   *report.Record
+	job      *queue.Job // nil if it is about an account
+	tasks    []*queue.Job
+	rows     []queue.Factors // of the job that waits
+	contract *contractView   // of the job
+	live     bool            // who is ahead was asked of Slurm
 }
 
 // findAccount explains an account or a user in it.
@@ -210,10 +211,10 @@ func (p *program) readQueue(c *cli.Context, db *database, word string) (*queue.Q
 }
 
 // findJob explains a job by what Slurm says of it now.
-func findJob(c *cli.Context, db *database, rec *report.Record, q *queue.Queue, word string) (*finding, error) {
+func (p *program) findJob(c *cli.Context, db *database, rec *report.Record, q *queue.Queue, word string) (*finding, error) {
 	jobs := q.Find(word)
 	if len(jobs) == 0 {
-		return nil, fmt.Errorf("unknown job %s: squeue does not list it; one that has ended is shown by sacct -j %s", word, word)
+		return nil, p.goneJob(c.Context, db, rec.Cluster, word)
 	}
 	job := jobs[0]
 	ranking := fairshare.Rank(rec.Input())
@@ -232,7 +233,8 @@ func findJob(c *cli.Context, db *database, rec *report.Record, q *queue.Queue, w
 	if !ok {
 		return nil, fmt.Errorf("account %q of job %s does not stand below root", owner.Account, job.ID)
 	}
-	return f, nil
+	f.contract, err = db.contractOf(c.Context, rec, f)
+	return f, err
 }
 
 // checkCluster makes sure that a cluster that was named is the one that squeue

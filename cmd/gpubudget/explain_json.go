@@ -29,6 +29,7 @@ type (
 		Job         *jobJSON      `json:"job,omitempty"`
 		Path        []levelJSON   `json:"path"`
 		Factors     []factorsJSON `json:"factors,omitempty"`
+		Contract    *contractJSON `json:"contract,omitempty"`
 		Ahead       []rivalJSON   `json:"ahead"`
 		Changes     []changeJSON  `json:"changes"`
 	}
@@ -129,6 +130,7 @@ func (p *program) findingJSON(f *finding) explainJSON {
 	if j := f.job; j != nil {
 		out.Job = &jobJSON{j.ID, j.JobID, j.State, j.Reason, j.Partition, j.QOS, j.Nice, j.GPUs}
 	}
+	out.Contract = f.contract.json(p, rec)
 	for _, l := range f.Path {
 		out.Path = append(out.Path, levelOf(f, l))
 	}

@@ -38,6 +38,9 @@ func (p *program) printText(f *finding, noHeader bool) error {
 	if len(f.rows) > 0 {
 		w.table(factorsTable(f))
 	}
+	if said := f.contract.lines(p, f.record); len(said) > 0 {
+		w.lines(append([]string{"The contract:"}, bullets(said)...)...)
+	}
 	w.lines(aheadLines(f)...)
 	if len(f.Ahead) > 0 {
 		w.table(aheadTable(f))
@@ -110,6 +113,13 @@ func (p *program) printRecords(f *finding, style output.Style, noHeader bool) er
 	changes := &output.Table{Columns: []output.Column{{Name: "Kind"}, {Name: "Text"}}}
 	for i, text := range p.changeLines(f) {
 		changes.Add(string(f.Changes[i].Kind), text)
+	}
+	if said := f.contract.lines(p, f.record); len(said) > 0 {
+		contract := &output.Table{Columns: []output.Column{{Name: "Text"}}}
+		for _, text := range said {
+			contract.Add(text)
+		}
+		parts = append(parts, part{"contract", contract})
 	}
 	parts = append(parts, part{"ahead", aheadTable(f)}, part{"change", changes})
 	for _, part := range parts {

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gpubudget/cmd/gpubudget/queue"
+	"gpubudget/fairshare"
+	"gpubudget/internal/pgtest"
+	"gpubudget/usage"
+)
+
+// contractSession is a cluster of 16 GPUs in use by: job 1 of over that is
+// protected for an hour more, 2 of over that no longer is, 3 unallocated, 4 of due
+// itself; job 9 of due waits. Job 1 was preempted yesterday, for job 8.
+func contractSession(t *testing.T) *session {
+	t.Helper()
+	s := newSession(t, pgtest.DB(t))
+	now := time.Now().UTC().Truncate(time.Second)
+	for _, line := range []string{
+		"account add due --share 60% -M titan --from 2025-01-01", "account add over --share 20% --from 2025-01-01",
+		"account add none --share 0% --from 2025-01-01", "user add ann due --from 2025-01-01", "user add bob over --from 2025-01-01",
+	} {
+		s.must(append([]string{"-Q"}, strings.Fields(line)...)...)
+	}
+	run := func(job uint32, account, user string, gpus int64, promised, ago time.Duration) usage.Run {
+		return usage.Run{
+			Cluster: "titan", JobID: job, ArrayTaskID: usage.NoTask, Account: account, User: user, GPUs: gpus, Allocated: promised > 0,
+			MinRuntime: &promised, StartedAt: now.Add(-ago), SeenAt: now,
+		}
+	}
+	s.used(func(ctx context.Context, u *usage.Store) error {
+		if err := u.WriteCapacity(ctx, "titan", now.Add(-48*time.Hour), fairshare.Holding{GPUs: 16}); err != nil {
+			return err
+		}
+		if err := u.Heartbeat(ctx, usage.Recorder{Cluster: "titan", Incarnation: "1", SeenAt: now}); err != nil {
+			return err
+		}
+		return u.WriteRuns(ctx, []usage.Run{
+			run(1, "over", "bob", 4, 4*time.Hour, 3*time.Hour), run(2, "over", "bob", 2, time.Hour, 3*time.Hour),
+			run(3, "none", "cem", 4, 0, time.Hour), run(4, "due", "ann", 1, time.Hour, 2*time.Hour),
+		})
+	})
+	s.used(func(ctx context.Context, u *usage.Store) error {
+		start := now.Add(-30 * time.Hour)
+		return u.WritePreemptions(ctx, []usage.Preemption{
+			{
+				Cluster: "titan", At: now.Add(-28 * time.Hour), Rule: "R3", StartedAt: start, ProtectedUntil: new(start.Add(time.Hour)),
+				Job: usage.Party{JobID: 1, Account: "over", User: "bob", GPUs: 4, Allocated: true, Ratio: new(0.5), Rank: 2},
+				For: &usage.Party{JobID: 8, Account: "due", User: "ann", GPUs: 4, Allocated: true, Ratio: new(math.Inf(1)), Rank: 1},
+			},
+			{Cluster: "titan", At: now.Add(-20 * time.Hour), Rule: usage.Drain, Node: "n7", StartedAt: now.Add(-21 * time.Hour),
+				Job: usage.Party{JobID: 1, Account: "over", User: "bob", GPUs: 4}},
+		})
+	})
+	s.slurm = queue.Command(func(_ context.Context, name string, _ ...string) ([]byte, error) {
+		if name == "sprio" {
+			return []byte("9|gpu|1000|0|0|0|1000|0|0|0|0|(null)\n10|gpu|1|0|0|0|1|0|0|0|0|(null)\n"), nil
+		}
+		var out strings.Builder
+		job := func(id int, state, account, user string, gpus int) {
+			fmt.Fprintf(&out, "%d|%d|N/A|titan|%s|%s|%s|gpu|normal|0|1|1|cpu=1,gres/gpu=%d|N/A|N/A|N/A|N/A|Priority\n", id, id, state, account, user, gpus)
+		}
+		job(1, "RUNNING", "over", "bob", 4)
+		job(2, "RUNNING", "over", "bob", 2)
+		job(3, "RUNNING", "none", "cem", 4)
+		job(9, "PENDING", "due", "ann", 4)
+		job(10, "PENDING", "none", "cem", 4)
+		return []byte(out.String()), nil
+	})
+	return s
+}
+
+func TestExplainSaysWhatTheContractDoes(t *testing.T) {
+	s := contractSession(t)
+	for job, want := range map[string][]string{
+		"1": {"it runs since ", ", and is protected until ", "further behind than over (R3)",
+			"it was preempted for job 8 of ann in due (R3: the account of the one was further behind than that of the other); due was charged nothing, rank 1, over was due 0.50 of what it was charged, rank 2; that run was protected until ",
+			"it was requeued from node n7, which was drained: that run was unallocated and never protected"},
+		"2": {"and was protected until ", "now it yields to jobs of accounts that are further behind than over"},
+		"3": {"unallocated: it is charged to nobody, and yields to any allocated job at once (R1)"},
+		"9": {"2 running jobs on 6 GPUs would yield to it now: 1 unallocated (R1), 1 of accounts that are ahead of due (R3)",
+			"the next protection to end of a job that will yield to it is that of job 1 of bob in over, at "},
+		"10": {"it preempts nobody: it is unallocated (R5)"},
+	} {
+		out := s.must("explain", job)
+		_, said, found := strings.Cut(out, "The contract:\n")
+		require.True(t, found, out)
+		for _, text := range want {
+			require.Contains(t, said, text, "job %s", job)
+		}
+		records := s.must("explain", job, "-nP")
+		require.Equal(t, strings.Count(strings.SplitN(said, "\n\n", 2)[0], "- "), strings.Count(records, "contract|"), records)
+	}
+	// Who waited was served at the expense of another; it no longer is in the queue.
+	_, stderr, code := s.run("", false, "explain", "8")
+	require.Equal(t, exitError, code)
+	require.Contains(t, stderr, "unknown job 8")
+	require.Contains(t, stderr, "job 1 of bob in over made way for it (R3")
+
+	var out struct {
+		Contract struct {
+			Allocated   *bool      `json:"allocated"`
+			Protected   *bool      `json:"protected"`
+			Until       *time.Time `json:"protected_until"`
+			Yielding    []uint32   `json:"yielding_jobs"`
+			Next        uint32     `json:"next_job"`
+			Preemptions []struct {
+				Rule string `json:"rule"`
+				For  *struct {
+					Job      uint32   `json:"job_id"`
+					Ratio    *float64 `json:"ratio"`
+					Infinite bool     `json:"ratio_infinite"`
+				} `json:"for"`
+			} `json:"preemptions"`
+		} `json:"contract"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(s.must("explain", "1", "--json")), &out))
+	c := out.Contract
+	require.True(t, *c.Allocated && *c.Protected)
+	require.WithinDuration(t, time.Now().Add(time.Hour), *c.Until, time.Minute)
+	require.Equal(t, []string{"R3", "drain"}, []string{c.Preemptions[0].Rule, c.Preemptions[1].Rule})
+	require.True(t, c.Preemptions[0].For.Infinite)
+	require.Nil(t, c.Preemptions[0].For.Ratio)
+	require.NoError(t, json.Unmarshal([]byte(s.must("explain", "9", "--json")), &out))
+	require.Equal(t, []uint32{3, 2}, out.Contract.Yielding)
+	require.Equal(t, uint32(1), out.Contract.Next)
+}
