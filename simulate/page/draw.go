@@ -207,12 +207,37 @@ func (n *Panel) usage(account string) template.HTML {
 		width, height, area(all), css(at), area(charged), css(at), y(due), width, top))
 }
 
+// dashes tell the policies apart: colours are the accounts'.
+var dashes = []string{"", "7 3", "2 2", "12 3 2 3", "4 5", "12 3 2 3 2 3"}
+
+// axis is the time below a timeline: days, or hours if there are few.
+func (p *Page) axis() template.HTML {
+	const width, height, mostTicks = 1152.0, 18.0, 16
+	step, unit, name := int64(3600), int64(3600), "h"
+	for _, hours := range []int64{1, 2, 3, 6, 12, 24, 48, 7 * 24, 14 * 24, 28 * 24, 91 * 24, 365 * 24} {
+		if step = hours * 3600; p.span/step < mostTicks {
+			break
+		}
+	}
+	if step >= 86_400 {
+		unit, name = 86_400, "d"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg class="axis" viewBox="0 0 %g %g" role="img" aria-label="time">`, width, height)
+	for at := step; at < p.span; at += step {
+		x := float64(at) / float64(p.span) * width
+		fmt.Fprintf(&b, `<path class="grid" d="M%.1f 0v4"/><text x="%.1f" y="15" text-anchor="middle">%d %s</text>`, x, x, at/unit, name)
+	}
+	b.WriteString("</svg>")
+	return template.HTML(b.String()) //nolint:gosec // made of numbers here
+}
+
 // waitsChart is the part of the jobs that have started after a wait, by policy.
 func waitsChart(panels []*Panel, of func(*Panel) []float64) template.HTML {
-	const width, height, left, bottom = 760.0, 260.0, 40.0, 30.0
+	const width, height, left, bottom, right = 860.0, 260.0, 40.0, 30.0, 220.0
 	const longest = 30 * 86_400.0
 	x := func(seconds float64) float64 {
-		return left + math.Log(1+min(seconds, longest))/math.Log(1+longest)*(width-left-120)
+		return left + math.Log(1+min(seconds, longest))/math.Log(1+longest)*(width-left-right)
 	}
 	y := func(part float64) float64 { return height - bottom - part*(height-bottom-10) }
 	var b strings.Builder
@@ -224,13 +249,13 @@ func waitsChart(panels []*Panel, of func(*Panel) []float64) template.HTML {
 		fmt.Fprintf(&b, `<path class="grid" d="M%.1f 10V%g"/><text x="%.1f" y="%g" text-anchor="middle">%s</text>`, x(tick.seconds), height-bottom, x(tick.seconds), height-bottom+16, tick.name)
 	}
 	for _, part := range []float64{0, 0.5, 0.9, 1} {
-		fmt.Fprintf(&b, `<path class="grid" d="M%g %.1fH%g"/><text x="%g" y="%.1f" text-anchor="end">%.0f%%</text>`, left, y(part), width-120, left-4, y(part)+4, part*100)
+		fmt.Fprintf(&b, `<path class="grid" d="M%g %.1fH%g"/><text x="%g" y="%.1f" text-anchor="end">%.0f%%</text>`, left, y(part), width-right, left-4, y(part)+4, part*100)
 	}
 	for i, n := range panels {
 		waits := of(n)
 		slices.Sort(waits)
-		colour := css(i * 2)
-		fmt.Fprintf(&b, `<path fill="none" stroke="%s" stroke-width="2" d="M%.1f %.1f`, colour, x(0), y(0))
+		line := fmt.Sprintf(`class="line" stroke-dasharray="%s" style="stroke-opacity:%.2f"`, dashes[i%len(dashes)], 1-0.5*float64(i/len(dashes)%2))
+		fmt.Fprintf(&b, `<path %s d="M%.1f %.1f`, line, x(0), y(0))
 		for step := range 201 {
 			if len(waits) == 0 {
 				break
@@ -239,7 +264,7 @@ func waitsChart(panels []*Panel, of func(*Panel) []float64) template.HTML {
 			at := min(int(math.Ceil(part*float64(len(waits)))), len(waits))
 			fmt.Fprintf(&b, "L%.1f %.1f", x(waits[max(at-1, 0)]), y(part))
 		}
-		fmt.Fprintf(&b, `"/><text x="%g" y="%d" fill="%s" class="label">%s</text>`, width-112, 20+15*i, colour, template.HTMLEscapeString(n.label))
+		fmt.Fprintf(&b, `"/><path %s d="M%g %dh26"/><text x="%g" y="%d" class="label">%s</text>`, line, width-right+8, 16+15*i, width-right+40, 20+15*i, template.HTMLEscapeString(n.label))
 	}
 	b.WriteString("</svg>")
 	return template.HTML(b.String()) //nolint:gosec // names in it are escaped

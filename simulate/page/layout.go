@@ -19,7 +19,8 @@ p, li { color: var(--faint); margin: .2em 0; }
 .legend span { display: inline-block; margin: 0 1em .2em 0; white-space: nowrap; } .legend i { display: inline-block; width: .9em; height: .9em; border-radius: 2px; vertical-align: -.1em; margin-right: .3em; }
 .timeline { width: 100%; height: auto; image-rendering: pixelated; border: 1px solid var(--line); margin: .6em 0; display: block; }
 .cut { fill: #c81428; } .grid { stroke: var(--line); fill: none; } .due { stroke: var(--ink); stroke-dasharray: 4 3; fill: none; }
-svg text { font: 11px system-ui, sans-serif; fill: var(--faint); } svg text.label { font-weight: 600; fill: revert-layer; }
+svg text { font: 11px system-ui, sans-serif; fill: var(--faint); } svg text.label { fill: var(--ink); } .line { fill: none; stroke: var(--ink); stroke-width: 1.8; }
+.axis { width: 100%; display: block; margin: -.5em 0 .6em; }
 .usage { display: grid; grid-template-columns: repeat(auto-fill, minmax(250px, 1fr)); gap: .6em 1em; } .usage figure { margin: 0; } .usage figcaption { font-size: .85em; } .usage small { color: var(--faint); }
 .usage svg { width: 100%; border-bottom: 1px solid var(--line); }
 </style>
@@ -38,6 +39,7 @@ svg text { font: 11px system-ui, sans-serif; fill: var(--faint); } svg text.labe
 <h2>{{.Label}}</h2>
 <p>{{.Facts}}. Time runs to the right, GPUs downwards; hatched is what may be preempted, a red edge where it was.</p>
 {{.Timeline}}
+{{$.Axis}}
 <div class="usage">{{range .Usage}}<figure>{{.Chart}}<figcaption>{{.Account}} <small>{{.Facts}}</small></figcaption></figure>{{end}}</div>
 {{end}}
 <p>In the small charts: GPUs charged, fainter those that were unallocated, and dashed what the account was entitled to.</p>

@@ -141,11 +141,11 @@ func (n *Panel) Finish(r *simulate.Result) {
 
 // view is what the template shows.
 type view struct {
-	Title, Subtitle string
-	Notes           []string
-	Legend          []legend
-	Panels          []panelView
-	Waits, Debug    template.HTML
+	Title, Subtitle    string
+	Notes              []string
+	Legend             []legend
+	Panels             []panelView
+	Waits, Debug, Axis template.HTML
 }
 
 type legend struct {
@@ -189,6 +189,7 @@ func (p *Page) Write(w io.Writer) error {
 		v.Panels = append(v.Panels, pv)
 	}
 	v.Waits = waitsChart(p.panels, func(n *Panel) []float64 { return n.waits })
+	v.Axis = p.axis()
 	v.Debug = waitsChart(p.panels, func(n *Panel) []float64 { return n.debug })
 	if err := layout.Execute(w, v); err != nil {
 		return fmt.Errorf("write report: %w", err)
