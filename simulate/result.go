@@ -80,8 +80,8 @@ type AccountResult struct {
 
 // waitClasses are the classes of jobs whose waits are told apart: all that mean to
 // be charged, these by size, those that somebody waits for, and those that
-// declared to be unallocated.
-var waitClasses = []string{"all", "1 GPU", "2-8 GPUs", "9-64 GPUs", "65+ GPUs", "debug", "unallocated"}
+// declared to be unallocated, and those that wait in the real queue now.
+var waitClasses = []string{"all", "1 GPU", "2-8 GPUs", "9-64 GPUs", "65+ GPUs", "debug", "unallocated", "pending now"}
 
 // classesOf are those that a job belongs to.
 func classesOf(j *Job) []int {
@@ -94,6 +94,8 @@ func classesOf(j *Job) []int {
 	switch {
 	case j.MinRuntime == 0:
 		return []int{6}
+	case j.Queued:
+		return []int{0, size, 7}
 	case j.Debug:
 		return []int{0, size, 5}
 	}

@@ -44,6 +44,7 @@ type Job struct {
 	QOS        uint32 // priority declared within the account; higher is sooner
 	Partition  int16  // index in Cluster.Partitions
 	Debug      bool   // somebody sits and waits for it
+	Queued     bool   // it waits in the real queue now
 }
 
 // Undeclared is the MinRuntime of a job that declares none.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"gpubudget/budgets"
 	"gpubudget/fairshare"
 	"gpubudget/simulate"
 	"gpubudget/simulate/page"
@@ -22,6 +23,7 @@ const (
 	optTrace            = "trace"
 	optFormat           = "format"
 	optRecorded         = "recorded"
+	optPastOnly         = "past-only"
 	optSeed             = "seed"
 	optBudget           = "budget"
 	optLedger           = "ledger"
@@ -99,7 +101,8 @@ func simulateFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: optTrace, Usage: "take the jobs from `FILE`, - for standard input (default: make them up)"},
 		&cli.StringFlag{Name: optFormat, Usage: "the trace is `FORMAT`: sacct, philly, chronus or swf (default: found out)"},
-		&cli.StringFlag{Name: optRecorded, Usage: "take the jobs from what the plugin has recorded in the last `DURATION`, and the budgets from the ledger"},
+		&cli.StringFlag{Name: optRecorded, Usage: "take the jobs from what the plugin has recorded in the last `DURATION`, the queue as it is now and the budgets from the ledger"},
+		&cli.BoolFlag{Name: optPastOnly, Usage: "with --recorded: leave the queue as it is now out, and end with the last start on record"},
 		&cli.BoolFlag{Name: optSkipBad, Usage: "leave out rows that cannot be jobs, and jobs that cannot run, and count them"},
 		&cli.StringFlag{Name: optBudget, Usage: "take the budgets from the YAML `FILE`"},
 		&cli.BoolFlag{Name: optLedger, Usage: "take the budgets from the ledger, as they are now"},
@@ -141,7 +144,10 @@ type scene struct {
 	cluster  simulate.Cluster
 	budget   *fairshare.Budget
 	until    int64
-	skipped  []trace.Count
+	queued   bool // the jobs are those of the live queue, too
+
+	rules   *budgets.Policy // the ledger's; nil if it wasn't asked
+	skipped []trace.Count
 }
 
 // variant is one run.

@@ -199,24 +199,59 @@ func (p *program) readRecorded(c *cli.Context, s *scene) (partitions []string, e
 		if err != nil {
 			return err
 		}
+		q, err := readLiveQueue(c, v)
+		if err != nil {
+			return err
+		}
 		records := make([]trace.Record, len(runs))
 		for i, r := range runs {
-			period := r.Period(v.at)
+			at := v.at
+			if q.Seen.After(r.StartedAt) {
+				at = q.Seen
+			}
+			period := r.Period(at)
 			records[i] = trace.Record{
 				Account: r.Account, User: r.User, Partition: r.Partition, QOS: r.QOS, Start: r.StartedAt,
-				Ran: time.Duration(period.Millis())*time.Millisecond - r.Suspended, GPUs: r.GPUs, Unallocated: !r.Allocated,
+				Ran: time.Duration(period.Millis())*time.Millisecond - r.Suspended, Running: r.EndedAt == nil,
+				GPUs: r.GPUs, Unallocated: !r.Allocated, MinRuntime: r.MinRuntime,
 			}
 		}
-		t := trace.Recorded(records, trace.Options{Seed: c.Uint64(optSeed), Zone: p.zone})
+		t := trace.Recorded(records, q, trace.Options{Seed: c.Uint64(optSeed), Zone: p.zone})
+		if s.queued = !q.Seen.IsZero(); s.queued {
+			s.until = max(q.Seen.Unix()-t.Begin.Unix(), 0) + int64(afterQueue/time.Second)
+		}
 		partitions, err = p.taken(c, s, t, v.cluster)
 		if err != nil || c.IsSet(optBudget) {
 			return err
 		}
 		s.workload.Notes = append(s.workload.Notes, "budgets: those of the ledger as they are now")
-		s.budget, err = budgetOf(plan.Current(v.tree))
-		return err
+		return takeLedger(c, s, v)
 	})
 	return partitions, err
+}
+
+// afterQueue is for how long a run goes on after the instant at which the queue
+// was seen, if nobody says otherwise.
+const afterQueue = day
+
+// readLiveQueue is what the plugin has last seen to wait; nothing if that is not
+// wanted.
+func readLiveQueue(c *cli.Context, v view) (trace.Queue, error) {
+	var q trace.Queue
+	if c.Bool(optPastOnly) {
+		return q, nil
+	}
+	queue, seen, err := v.db.usage.Queue(c.Context, v.cluster)
+	if err != nil {
+		return q, err
+	}
+	q.Seen = seen
+	for _, of := range queue {
+		if of.PendingJobs > 0 {
+			q.Pending = append(q.Pending, trace.Pending{Account: of.Account, User: of.User, Jobs: of.PendingJobs, GPUs: of.PendingGPUs})
+		}
+	}
+	return q, nil
 }
 
 func sayCounts(counts []trace.Count) string {
@@ -245,16 +280,35 @@ func (p *program) readBudget(c *cli.Context, s *scene) error {
 		s.budget, err = budgetOf(tree)
 		return err
 	case c.Bool(optLedger):
-		return p.withTree(c, func(v view) error {
-			var err error
-			s.budget, err = budgetOf(plan.Current(v.tree))
-			return err
-		})
+		return p.withTree(c, func(v view) error { return takeLedger(c, s, v) })
 	case s.budget == nil:
 		s.budget = s.workload.EqualBudget()
 		s.workload.Notes = append(s.workload.Notes, fmt.Sprintf("budgets: equal shares for all %d accounts", len(s.budget.Accounts)))
 	}
 	return nil
+}
+
+// takeLedger takes the budgets and the policy of the ledger.
+func takeLedger(c *cli.Context, s *scene, v view) error {
+	rules, err := v.db.ledger.Policy(c.Context, v.cluster, v.at)
+	if err != nil {
+		return err
+	}
+	s.rules = &rules
+	s.budget, err = budgetOf(plan.Current(v.tree))
+	return err
+}
+
+// byLedger gives a policy what the ledger says of it; options come after that.
+func (s *scene) byLedger(policy *simulate.Policy) {
+	if s.rules == nil {
+		return
+	}
+	policy.Lookback, policy.MinRuntime, policy.MinRuntimeCap = s.rules.Lookback, s.rules.MinRuntime, s.rules.MinRuntimeCap
+	if policy.Contract != nil {
+		contract := s.rules.Contract
+		policy.Contract = &contract
+	}
 }
 
 // budgetOf is a tree as it would be if it had always been so.
@@ -364,6 +418,9 @@ func checkJobs(c *cli.Context, s *scene) error {
 func until(c *cli.Context, s *scene) (int64, error) {
 	switch text := c.String(optFor); text {
 	case "":
+		if s.queued {
+			return s.until, nil
+		}
 		return s.workload.Span() + 1, nil
 	case "all":
 		return 0, nil
@@ -453,8 +510,9 @@ func variants(c *cli.Context, s *scene) ([]variant, error) {
 			}
 			return nil, misuse(c, "%w: known are %s", err, strings.Join(simulate.PolicyNames(), ", "))
 		}
+		s.byLedger(&policy)
 		for _, option := range settingOrder {
-			if c.String(option) == "" {
+			if c.String(option) == "" || s.rules != nil && !c.IsSet(option) {
 				continue
 			}
 			if err := settings()[option](&policy, c.String(option)); err != nil {

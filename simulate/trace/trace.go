@@ -188,6 +188,7 @@ type row struct {
 	gpus          int64
 	minRuntime    int64
 	qos           string
+	queued        bool
 	drop          string // why the row is left out though there is nothing wrong with it
 	problem       *RowError
 }
@@ -225,7 +226,7 @@ func (r *reader) add(x *row) {
 	}
 	j := simulate.Job{
 		Run: x.run, Limit: max(limit, 1), MinRuntime: x.minRuntime, Line: int32(x.line),
-		Owner: r.owner(x.account, x.user), GPUs: int32(x.gpus), Partition: r.partition(x.partition),
+		Owner: r.owner(x.account, x.user), GPUs: int32(x.gpus), Partition: r.partition(x.partition), Queued: x.queued,
 	}
 	if strings.Contains(strings.ToLower(x.qos), "debug") {
 		j.Debug, j.QOS = true, 100

@@ -183,3 +183,36 @@ func open(t *testing.T, name string) *os.File {
 	t.Cleanup(func() { require.NoError(t, f.Close()) })
 	return f
 }
+
+// A job that runs goes on for longer than it has, and jobs that wait take as long
+// as somebody's of the same user did.
+func TestTheQueueIsDrawnFromWhatRan(t *testing.T) {
+	begin := time.Date(2026, 3, 2, 8, 0, 0, 0, time.UTC)
+	ran := func(account, user string, hours int) Record {
+		return Record{Account: account, User: user, Partition: "gpu", Start: begin, Ran: time.Duration(hours) * time.Hour, GPUs: 4}
+	}
+	running := ran("vision", "ann", 2)
+	running.Running = true
+	records := []Record{ran("vision", "ann", 1), ran("vision", "ann", 3), ran("language", "bob", 7), running}
+	q := Queue{Seen: begin.Add(10 * time.Hour), Pending: []Pending{{"vision", "ann", 2, 5}, {"language", "new", 1, 8}, {"empty", "eve", 1, 1}}}
+	got := Recorded(records, q, Options{Seed: 1})
+	require.Empty(t, got.Problems)
+	require.Len(t, got.Jobs, 8)
+	require.Equal(t, int64(3*3600), got.Jobs[3].Run, "the only one of ann's that took longer")
+	var sizes []int32
+	for _, j := range got.Jobs[4:] {
+		require.True(t, j.Queued)
+		require.Equal(t, int64(36_000), j.Submit)
+		sizes = append(sizes, j.GPUs)
+	}
+	require.Equal(t, []int32{3, 2, 8, 1}, sizes)
+	for _, j := range got.Jobs[4:6] {
+		require.Contains(t, []int64{3600, 3 * 3600, 2 * 3600}, j.Run)
+	}
+	require.Equal(t, int64(7*3600), got.Jobs[6].Run, "as the account's")
+	require.Contains(t, got.Notes[1], "queue: 1 jobs ran and 4 waited at 2026-03-02T18:00:00")
+
+	got = Recorded(records, Queue{}, Options{Seed: 1})
+	require.Len(t, got.Jobs, 4)
+	require.Equal(t, int64(2*3600), got.Jobs[3].Run, "without a queue a run that lasts is as long as it is")
+}
