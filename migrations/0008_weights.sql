@@ -502,6 +502,198 @@ CREATE TRIGGER weigh_anew AFTER INSERT ON gpubudget.ledger
     FOR EACH ROW WHEN (NEW.kind = 'weight_set') EXECUTE FUNCTION gpubudget.weigh_anew();
 ALTER TABLE gpubudget.ledger ENABLE ALWAYS TRIGGER weigh_anew;
 
+-- What meters saw ---------------------------------------------------------------
+
+-- Jobs whose runs may have to be charged anew by what meters saw of them, because
+-- a run has ended, or something else has become known. charge_metered does it.
+CREATE TABLE gpubudget.meter_due (
+    cluster text COLLATE "C" NOT NULL,
+    job_id  bigint NOT NULL,
+    PRIMARY KEY (cluster, job_id)
+);
+REVOKE ALL ON gpubudget.meter_due FROM PUBLIC;
+
+-- charges_metered tells whether a cluster's policy says anything of what is charged.
+-- Where it does not, meters make no difference, and cost next to nothing.
+-- +goose StatementBegin
+CREATE FUNCTION gpubudget.charges_metered(of_cluster text) RETURNS boolean
+LANGUAGE sql STABLE
+AS $$
+    SELECT EXISTS (SELECT FROM gpubudget.ledger l WHERE l.cluster = of_cluster AND l.kind = 'policy_set' AND l.setting = 'charge')
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE FUNCTION gpubudget.charge_policy(of_cluster text, at timestamptz) RETURNS text
+LANGUAGE sql STABLE
+AS $$
+    SELECT coalesce((
+        SELECT l.value FROM gpubudget.ledger l
+        WHERE l.cluster = of_cluster AND l.kind = 'policy_set' AND l.setting = 'charge'
+          AND l.effective_from <= at AND (l.effective_until IS NULL OR l.effective_until > at)
+        ORDER BY l.effective_from DESC, l.seq DESC LIMIT 1), 'occupancy')
+$$;
+-- +goose StatementEnd
+
+-- Notes the jobs of runs that have ended, or are other than they were. Runs with
+-- the rights of the table's owner: who writes runs need not know of it.
+-- +goose StatementBegin
+CREATE FUNCTION gpubudget.note_run() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM (SELECT DISTINCT cluster FROM come) c WHERE gpubudget.charges_metered(c.cluster)) THEN
+        RETURN NULL;
+    END IF;
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO gpubudget.meter_due (cluster, job_id)
+        SELECT DISTINCT c.cluster, c.job_id FROM come c WHERE c.ended_at IS NOT NULL ORDER BY c.cluster, c.job_id
+        ON CONFLICT DO NOTHING;
+        RETURN NULL;
+    END IF;
+    INSERT INTO gpubudget.meter_due (cluster, job_id)
+    SELECT DISTINCT c.cluster, c.job_id
+    FROM come c JOIN gone g USING (cluster, job_id, started_at)
+    WHERE c.ended_at IS NOT NULL
+      AND (c.ended_at, c.restart, c.gpus, c.parts, c.suspended_ms, c.suspended_since)
+        IS DISTINCT FROM (g.ended_at, g.restart, g.gpus, g.parts, g.suspended_ms, g.suspended_since)
+    ORDER BY c.cluster, c.job_id
+    ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END
+$$;
+-- +goose StatementEnd
+
+CREATE TRIGGER note_run_insert AFTER INSERT ON gpubudget.job_run
+    REFERENCING NEW TABLE AS come
+    FOR EACH STATEMENT EXECUTE FUNCTION gpubudget.note_run();
+CREATE TRIGGER note_run_update AFTER UPDATE ON gpubudget.job_run
+    REFERENCING OLD TABLE AS gone NEW TABLE AS come
+    FOR EACH STATEMENT EXECUTE FUNCTION gpubudget.note_run();
+
+-- What meters tell of runs that have ended comes late.
+-- +goose StatementBegin
+CREATE FUNCTION gpubudget.note_meter() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF EXISTS (SELECT FROM (SELECT DISTINCT cluster FROM come) c WHERE gpubudget.charges_metered(c.cluster)) THEN
+        INSERT INTO gpubudget.meter_due (cluster, job_id)
+        SELECT c.cluster, c.job_id FROM (SELECT DISTINCT cluster, job_id FROM come) c
+        WHERE EXISTS (SELECT FROM gpubudget.job_run r WHERE r.cluster = c.cluster AND r.job_id = c.job_id AND r.ended_at IS NOT NULL)
+        ORDER BY c.cluster, c.job_id
+        ON CONFLICT DO NOTHING;
+    END IF;
+    RETURN NULL;
+END
+$$;
+-- +goose StatementEnd
+
+CREATE TRIGGER note_meter_insert AFTER INSERT ON gpubudget.gpu_bucket
+    REFERENCING NEW TABLE AS come
+    FOR EACH STATEMENT EXECUTE FUNCTION gpubudget.note_meter();
+CREATE TRIGGER note_meter_update AFTER UPDATE ON gpubudget.gpu_bucket
+    REFERENCING NEW TABLE AS come
+    FOR EACH STATEMENT EXECUTE FUNCTION gpubudget.note_meter();
+
+-- A change of the policy concerns the runs that have ended while it holds.
+-- +goose StatementBegin
+CREATE FUNCTION gpubudget.note_policy() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('gpubudget.usage:' || NEW.cluster, 0));
+    INSERT INTO gpubudget.meter_due (cluster, job_id)
+    SELECT DISTINCT r.cluster, r.job_id FROM gpubudget.job_run r
+    WHERE r.cluster = NEW.cluster AND r.ended_at >= NEW.effective_from AND r.ended_at < coalesce(NEW.effective_until, 'infinity')
+    ORDER BY r.cluster, r.job_id
+    ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END
+$$;
+-- +goose StatementEnd
+
+CREATE TRIGGER note_policy AFTER INSERT ON gpubudget.ledger
+    FOR EACH ROW WHEN (NEW.setting = 'charge') EXECUTE FUNCTION gpubudget.note_policy();
+ALTER TABLE gpubudget.ledger ENABLE ALWAYS TRIGGER note_policy;
+
+-- charge_metered has so many jobs that are due charged by what meters saw of their
+-- runs, and returns how many there were. By the policy in force when a run ended
+-- it is charged, beside what it held:
+--   occupancy    nothing
+--   utilisation  less, by how much of that was idle
+--   max          more, by how much it was at work beyond its part of the GPUs
+-- A GPU that was metered counts for as much as the run holds of it: all, or its
+-- part. On a GPU that others held too, what it was at work is told apart by the
+-- parts that the meter gave them. Of time that several incarnations of an agent
+-- have counted, each counts for so much less; suspended time lies evenly in a run.
+-- +goose StatementBegin
+CREATE FUNCTION gpubudget.charge_metered(of_cluster text, at_most integer) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+    jobs bigint[];
+    first_t timestamptz;
+    last_t timestamptz;
+BEGIN
+    IF NOT EXISTS (SELECT FROM gpubudget.meter_due d WHERE d.cluster = of_cluster) THEN
+        RETURN 0;
+    END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended('gpubudget.usage:' || of_cluster, 0));
+    WITH taken AS (
+        DELETE FROM gpubudget.meter_due d USING (
+            SELECT m.job_id FROM gpubudget.meter_due m WHERE m.cluster = of_cluster ORDER BY m.job_id LIMIT at_most) AS next_ones
+        WHERE d.cluster = of_cluster AND d.job_id = next_ones.job_id
+        RETURNING d.job_id
+    )
+    SELECT array_agg(t.job_id) INTO jobs FROM taken t;
+    SELECT min(r.started_at), max(r.ended_at) INTO first_t, last_t FROM gpubudget.job_run r
+    WHERE r.cluster = of_cluster AND r.job_id = ANY (jobs) AND r.ended_at IS NOT NULL;
+
+    WITH run AS MATERIALIZED (
+        SELECT r.job_id, r.started_at, r.ended_at, r.restart, r.metered_ms,
+            gpubudget.charge_policy(of_cluster, r.ended_at) AS policy,
+            (r.gpus::numeric * 1000000 + r.parts) / 1000000 AS held,
+            gpubudget.unix_ms(r.ended_at) - gpubudget.unix_ms(r.started_at) AS length,
+            greatest(0, gpubudget.unix_ms(r.ended_at) - gpubudget.unix_ms(r.started_at) - r.suspended_ms
+                - CASE WHEN r.suspended_since < r.ended_at
+                    THEN gpubudget.unix_ms(r.ended_at) - gpubudget.unix_ms(greatest(r.suspended_since, r.started_at)) ELSE 0 END) AS busy
+        FROM gpubudget.job_run r
+        WHERE r.cluster = of_cluster AND r.job_id = ANY (jobs) AND r.ended_at IS NOT NULL
+    ), gpu AS (
+        SELECT p.job_id, p.started_at, p.length, sum(p.ms) AS ms,
+            sum(p.known * p.ms / p.held_ms) AS known, sum(p.busy * p.ms / p.held_ms) AS busy,
+            sum(p.busy * p.ms / p.held_ms * p.part_ms / p.held_ms) AS own
+        FROM (
+            SELECT r.job_id, r.started_at, r.length, b.gpu, b.held_ms, b.part_ms, b.busy_known_ms::numeric AS known, b.busy_ms::numeric AS busy,
+                gpubudget.unix_ms(least(b.held_until, r.ended_at)) - gpubudget.unix_ms(greatest(b.held_from, r.started_at)) AS ms
+            FROM run r JOIN gpubudget.gpu_bucket b ON b.job_id = r.job_id AND (b.restart = r.restart OR b.source = 'process')
+                AND b.held_from < r.ended_at AND b.held_until > r.started_at
+            WHERE r.policy <> 'occupancy' AND b.cluster = of_cluster AND b.starts_at > first_t - interval '1 day' AND b.starts_at < last_t
+              AND b.busy_ms IS NOT NULL
+        ) p
+        GROUP BY p.job_id, p.started_at, p.length, p.gpu
+    ), seen AS (
+        SELECT g.job_id, g.started_at, count(*) AS gpus,
+            sum(g.known * least(1, g.length / g.ms::numeric)) AS known,
+            sum(g.busy * least(1, g.length / g.ms::numeric)) AS busy,
+            sum(g.own * least(1, g.length / g.ms::numeric)) AS own
+        FROM gpu g GROUP BY g.job_id, g.started_at
+    ), charge AS (
+        SELECT r.job_id, r.started_at, r.metered_ms, trunc(
+            CASE
+                WHEN s.gpus IS NULL THEN 0
+                WHEN r.policy = 'utilisation' THEN greatest(-r.held * r.busy, least(1, r.held / s.gpus) * (s.busy - s.known) * r.busy / r.length)
+                ELSE greatest(0, s.own - least(1, r.held / s.gpus) * s.known) * r.busy / r.length
+            END)::bigint AS charged
+        FROM run r LEFT JOIN seen s USING (job_id, started_at)
+    )
+    UPDATE gpubudget.job_run r SET metered_ms = c.charged
+    FROM charge c
+    WHERE r.cluster = of_cluster AND r.job_id = c.job_id AND r.started_at = c.started_at AND c.charged <> r.metered_ms;
+    RETURN cardinality(jobs);
+END
+$$;
+-- +goose StatementEnd
+
+COMMENT ON FUNCTION gpubudget.charge_metered IS 'Whoever may write runs has it called again and again; it does no more than what is due.';
+
 -- Capacity --------------------------------------------------------------------
 
 ALTER TABLE gpubudget.capacity ADD COLUMN types text COLLATE "C" NOT NULL DEFAULT '';

@@ -193,8 +193,9 @@ func (p *program) printJob(c *cli.Context, v *jobView) error {
 	}
 	for i := range v.Runs {
 		r := &v.Runs[i]
-		p.sayf(c, "\n%s, job %d of %s/%s, %s on %s, %s to %s: %s GPU-hours, %s%% metered", v.Cluster, v.job, r.Account, r.User,
-			plural(int(r.Run.GPUs), "GPU"), r.Nodes, p.formatTime(r.Within.From.Time()), p.formatTime(r.Within.Until.Time()), hours(r.Used), percentOr(r.Covered, r.Used))
+		p.sayf(c, "\n%s, job %d of %s/%s, %s on %s, %s to %s: %s GPU-hours, %s%% metered%s", v.Cluster, v.job, r.Account, r.User,
+			held(r.Holding()), r.Nodes, p.formatTime(r.Within.From.Time()), p.formatTime(r.Within.Until.Time()), hours(r.Used), percentOr(r.Covered, r.Used),
+			chargedApart(r))
 	}
 	var outside int64
 	for i := range v.Outside {
@@ -321,9 +322,12 @@ type (
 		User    string      `json:"user"`
 		Nodes   string      `json:"nodes"`
 		GPUs    int64       `json:"gpus"`
+		Parts   float64     `json:"gpu_parts"` // of GPUs, beside whole ones: shards, MPS
+		Type    string      `json:"gpu_type"`
 		From    time.Time   `json:"from"`
 		Until   time.Time   `json:"until"` // so far, if it runs
 		Used    int64       `json:"used_gpu_milliseconds"`
+		Charged int64       `json:"charged_gpu_milliseconds"` // what that counts for, and what the policy makes of it
 		Covered int64       `json:"metered_gpu_milliseconds"`
 		Percent *float64    `json:"metered_percent"`
 		Metered []gpuOutput `json:"metered"`
@@ -366,6 +370,7 @@ func (v *jobView) json() jobOutput {
 		r := &v.Runs[i]
 		row := runOutput{
 			Restart: r.Restart, Account: r.Account, User: r.User, Nodes: r.Nodes, GPUs: r.Run.GPUs,
+			Parts: float64(r.Parts) / fairshare.Millionths, Type: r.GPUType, Charged: int64(chargedOf(r)),
 			From: r.Within.From.Time(), Until: r.Within.Until.Time(), Used: int64(r.Used), Covered: int64(r.Covered),
 			Percent: percentJSON(r.Covered, r.Used), Metered: []gpuOutput{},
 		}
@@ -411,4 +416,29 @@ func instantJSON(i *fairshare.Instant) *time.Time {
 		return nil
 	}
 	return new(i.Time())
+}
+
+// held is what GPUs a run has, in words.
+func held(h fairshare.Holding) string {
+	parts := strconv.FormatFloat(float64(h.Parts)/fairshare.Millionths, 'f', -1, 64)
+	switch {
+	case h.Parts == 0:
+		return plural(int(h.GPUs), "GPU")
+	case h.GPUs == 0:
+		return parts + " of a GPU"
+	}
+	return plural(int(h.GPUs), "GPU") + " and " + parts + " of one"
+}
+
+// chargedOf is what a run is charged for what it did in the period, if it is.
+func chargedOf(r *metered.Run) fairshare.GPUMillis {
+	return r.Charged(r.Within.Until.Time()) - r.Charged(r.Within.From.Time())
+}
+
+// chargedApart tells what a run is charged where that is not what it held.
+func chargedApart(r *metered.Run) string {
+	if c := chargedOf(r); r.Allocated && c != r.Used {
+		return ", charged " + hours(c)
+	}
+	return ""
 }

@@ -376,7 +376,7 @@ func (j *job) row() jobRow {
 		Nodes: j.Nodes, GPUs: j.GPUs, StartedAt: j.StartedAt, SuspendedSince: j.SuspendedSince, Allocated: j.Allocated,
 		ArrayJobID: valueIf(j.ArrayJobID != 0, j.ArrayJobID), ArrayTaskID: valueIf(j.ArrayJobID != 0 && j.ArrayTaskID != usage.NoTask, j.ArrayTaskID),
 		HetJobID:       valueIf(j.HetJobID != 0, j.HetJobID),
-		ProtectedUntil: timeIf(j.protected), Protected: j.at.Before(j.protected), Used: j.GPUMillis(j.at), State: j.state(),
+		ProtectedUntil: timeIf(j.protected), Protected: j.at.Before(j.protected), Used: j.Charged(j.at), State: j.state(),
 	}
 	if j.MinRuntime != nil {
 		row.MinRuntime = new(j.MinRuntime.Seconds())

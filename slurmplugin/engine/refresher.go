@@ -140,6 +140,9 @@ func (r *refresher) cycle(ctx context.Context) error {
 	if err := r.step(ctx, r.writeState); err != nil {
 		return err
 	}
+	if err := r.step(ctx, r.chargeMetered); err != nil {
+		return err
+	}
 	return r.step(ctx, func(ctx context.Context) error { return r.read(ctx, &to) })
 }
 
@@ -197,6 +200,13 @@ func (r *refresher) writeState(ctx context.Context) error {
 	return r.db.usage.Heartbeat(ctx, usage.Recorder{
 		Cluster: e.cluster, Incarnation: e.incarnation, Host: hostname(), Version: e.host.Version, SeenAt: e.host.Clock(),
 	})
+}
+
+// chargeMetered has runs charged by what meters have told since, where the policy
+// says so. Slurm's record and the meters' meet in the database only.
+func (r *refresher) chargeMetered(ctx context.Context) error {
+	_, err := r.db.usage.ChargeMetered(ctx, r.engine.cluster)
+	return err
 }
 
 func hostname() string {

@@ -184,7 +184,7 @@ func (b *auditor) run(r *Run) {
 	b.share(r)
 	d := Disagreement{JobID: r.JobID, Restart: r.Restart, User: r.User, Nodes: r.Nodes}
 	switch {
-	case r.Run.GPUs == 0: // shards and the like: Slurm counts no whole GPUs
+	case r.GPUCount() == 0:
 	case len(r.GPUs) == 0:
 		if r.Within.Millis() > b.tolerance {
 			d.Kind, d.Period, d.Amount, d.Why = NoMeter, r.Within, r.Used, "nothing of the run was metered: charged from Slurm's record"
@@ -201,7 +201,7 @@ func (b *auditor) run(r *Run) {
 		for _, p := range r.Extra {
 			if p.Millis() > b.tolerance && !slices.ContainsFunc(r.GPUs, func(g GPU) bool { return g.Shared }) {
 				d.Kind, d.Period, d.Amount, d.Nodes = TooMany, p.Period, p.Amount, r.Nodes
-				d.Why = fmt.Sprintf("more GPUs were metered than the %d that Slurm's record has: not charged", r.Run.GPUs)
+				d.Why = fmt.Sprintf("more GPUs were metered than the %d that Slurm's record has: not charged", r.GPUCount())
 				b.tell(d)
 			}
 		}
@@ -228,12 +228,12 @@ func placed(r *Run) (names []string, gpus map[string]int64) {
 	names, gpus = Nodes(r.Nodes), map[string]int64{}
 	total := int64(0)
 	for i := range r.GPUs {
-		if node := r.GPUs[i].Node; slices.Contains(names, node) && total < r.Run.GPUs {
+		if node := r.GPUs[i].Node; slices.Contains(names, node) && total < r.GPUCount() {
 			gpus[node]++
 			total++
 		}
 	}
-	for ; total < r.Run.GPUs; total++ {
+	for ; total < r.GPUCount(); total++ {
 		gpus[slices.MinFunc(names, func(a, b string) int { return cmp.Compare(gpus[a], gpus[b]) })]++
 	}
 	return names, gpus
@@ -241,7 +241,7 @@ func placed(r *Run) (names []string, gpus map[string]int64) {
 
 // share counts a run on its nodes.
 func (b *auditor) share(r *Run) {
-	if r.Run.GPUs == 0 {
+	if r.GPUCount() == 0 {
 		return
 	}
 	names, gpus := placed(r)
@@ -249,7 +249,7 @@ func (b *auditor) share(r *Run) {
 	for i := range r.GPUs {
 		metered[r.GPUs[i].Node] += r.GPUs[i].HeldMillis()
 	}
-	restUsed, restCovered, restGPUs, restMetered := int64(r.Used), int64(r.Covered), r.Run.GPUs, int64(0)
+	restUsed, restCovered, restGPUs, restMetered := int64(r.Used), int64(r.Covered), r.GPUCount(), int64(0)
 	for _, name := range names {
 		restMetered += metered[name]
 	}

@@ -78,7 +78,7 @@ type Gap struct {
 // millisecond.
 func coverOf(r *usage.Run, p fairshare.Period, gpus [][]fairshare.Period) cover {
 	var c cover
-	at, metered := p.From, int64(0)
+	at, metered, has := p.From, int64(0), gpuCount(r)
 	step := func(until fairshare.Instant) {
 		s := fairshare.Period{From: at, Until: min(until, p.Until)}
 		if s.Empty() {
@@ -87,12 +87,12 @@ func coverOf(r *usage.Run, p fairshare.Period, gpus [][]fairshare.Period) cover 
 		at = s.Until
 		used := r.GPUMillis(s.Until.Time()) - r.GPUMillis(s.From.Time())
 		covered := used
-		if metered < r.GPUs {
-			covered = fairshare.GPUMillis(mulDiv(int64(used), metered, r.GPUs))
+		if metered < has {
+			covered = fairshare.GPUMillis(mulDiv(int64(used), metered, has))
 			c.gaps = extended(c.gaps, Gap{s, used - covered})
 		}
-		if metered > r.GPUs {
-			c.extra = extended(c.extra, Gap{s, fairshare.GPUMillis((metered - r.GPUs) * s.Millis())})
+		if metered > has {
+			c.extra = extended(c.extra, Gap{s, fairshare.GPUMillis((metered - has) * s.Millis())})
 		}
 		c.covered += covered
 		c.uncovered += used - covered

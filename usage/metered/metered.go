@@ -69,8 +69,19 @@ type Run struct {
 	GPUs  []GPU // what was metered, by node and GPU
 }
 
+// GPUCount is on how many GPUs the run has whole GPUs or parts of some: of one on
+// shards at least one on each of its nodes.
+func (r *Run) GPUCount() int64 { return gpuCount(&r.Run) }
+
+func gpuCount(r *usage.Run) int64 {
+	if r.Parts == 0 {
+		return r.GPUs
+	}
+	return r.GPUs + max((r.Parts+fairshare.Millionths-1)/fairshare.Millionths, int64(len(Nodes(r.Nodes))))
+}
+
 // Charge is what the run is charged for, if it is charged: metered occupancy and,
-// where no meter was, Slurm's record.
+// where no meter was, Slurm's record. What that counts for is another matter.
 func (r *Run) Charge() fairshare.GPUMillis { return r.Covered + r.Uncovered }
 
 // GPU is a GPU that a run held by a meter's word.
@@ -236,7 +247,7 @@ func (j *joiner) join(runs []usage.Run, buckets []Bucket) {
 		}
 	}
 	for n := range runs {
-		if r := j.run(&runs[n], inRun[n]); r.Run.GPUs > 0 || len(r.GPUs) > 0 {
+		if r := j.run(&runs[n], inRun[n]); r.GPUCount() > 0 || len(r.GPUs) > 0 {
 			j.reading.Runs = append(j.reading.Runs, r)
 		}
 	}
