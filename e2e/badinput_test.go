@@ -540,11 +540,22 @@ func (b *ill) otherDatabase() {
 	b.cancel(first, second)
 }
 
+// schemaBefore is the version before the newest; numbers may be left out.
+func (b *ill) schemaBefore() (version int64) {
+	b.t.Helper()
+	conn, err := pgx.Connect(b.ctx, b.DSN())
+	require.NoError(b.t, err)
+	const before = `SELECT max(version_id) FROM gpubudget.schema_version WHERE version_id < $1`
+	require.NoError(b.t, conn.QueryRow(b.ctx, before, migrations.Newest()).Scan(&version))
+	require.NoError(b.t, conn.Close(b.ctx))
+	return version
+}
+
 // A schema that is older or newer than the plugin, met while it runs and at a
 // start: it goes on with the snapshot until one of them is brought up to date.
 func (b *ill) otherSchema() {
 	second, first := b.twoJobs()
-	newest := migrations.Newest()
+	newest, before := migrations.Newest(), b.schemaBefore()
 	for _, c := range []struct {
 		spoil, mend, says string
 		restart           bool
@@ -552,7 +563,7 @@ func (b *ill) otherSchema() {
 		{
 			fmt.Sprintf("DELETE FROM gpubudget.schema_version WHERE version_id = %d", newest),
 			fmt.Sprintf("INSERT INTO gpubudget.schema_version (version_id, is_applied) VALUES (%d, true)", newest),
-			fmt.Sprintf("is version %d and this program needs %d: run: gpubudget db migrate", newest-1, newest), true,
+			fmt.Sprintf("is version %d and this program needs %d: run: gpubudget db migrate", before, newest), true,
 		},
 		{
 			fmt.Sprintf("INSERT INTO gpubudget.schema_version (version_id, is_applied) VALUES (%d, true)", newest+1),
