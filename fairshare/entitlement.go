@@ -196,13 +196,25 @@ func (in *integrator) integrate(e *Entitlements, segments []Period) {
 
 // flowIn adds to e what flows in a segment in which root has so much.
 func (in *integrator) flowIn(e *Entitlements, segment Period, root due) {
-	p := in.planAt(segment.From)
+	in.flow(e, segment.From, root, func(a int) due { return in.grants(a, segment) })
+}
+
+// comeIn adds to e what grants that are in force at an instant still bring, divided
+// as it is then.
+func (in *integrator) comeIn(e *Entitlements, now Instant) {
+	in.flow(e, now, due{}, func(a int) due { return in.remainders(a, now) })
+}
+
+// flow adds to e what flows, divided as it is at an instant, if root has so much
+// and accounts are granted so much.
+func (in *integrator) flow(e *Entitlements, at Instant, root due, granted func(a int) due) {
+	p := in.planAt(at)
 	in.shape = p.shape
 	in.inflow[in.root] = root
 	for i, a := range in.shape.order {
 		flow := in.inflow[a]
 		if in.layout.grants {
-			in.granted[a] = in.grants(a, segment)
+			in.granted[a] = granted(a)
 			flow.add(in.granted[a])
 		}
 		e.flow[a].add(flow)
@@ -230,6 +242,17 @@ func (in *integrator) grants(a int, segment Period) (sum due) {
 	for _, grant := range in.accounts[a].Grants {
 		part := portion(grant.Amount, grant.Period, segment)
 		sum.add(due{part, float64(part), part < 0})
+	}
+	return sum
+}
+
+// remainders are what grants in force still bring an account.
+func (in *integrator) remainders(a int, now Instant) (sum due) {
+	for _, grant := range in.accounts[a].Grants {
+		if grant.Contains(now) {
+			part := portion(grant.Amount, grant.Period, Period{now, grant.Until})
+			sum.add(due{part, float64(part), part < 0})
+		}
 	}
 	return sum
 }

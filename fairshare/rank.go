@@ -54,8 +54,12 @@ type AccountStanding struct {
 	Rank int
 	// Direct is its own users as one, among its child accounts.
 	Direct Pool
-	// Funded: something flows to the account in the window or does so now.
+	// Funded: something flows to the account in the window or does so now, and it
+	// isn't Spent.
 	Funded bool
+	// Spent: no share brings it anything now, and all that it was due in the window
+	// and that grants in force still bring is used.
+	Spent bool
 	// Factor is the fair-share factor of a user whom the budget doesn't list in
 	// this account: the lowest of its members', that of the account itself if
 	// it has neither users nor child accounts, 0 if it has child accounts only.

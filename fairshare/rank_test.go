@@ -3,6 +3,7 @@
 package fairshare_test
 
 import (
+	"fmt"
 	"math"
 	"testing"
 
@@ -65,6 +66,45 @@ func TestFunded(t *testing.T) {
 	}
 	poor, _ := r.Account("poor")
 	require.Equal(t, fairshare.GPUHour/2, poor.Entitled)
+}
+
+// Whoever lives on grants has nothing left once he has used what they brought in
+// the window and still bring; whoever has a share always has something.
+func TestSpent(t *testing.T) {
+	grant := func(name string, from, until fairshare.Instant, amount fairshare.GPUMillis) fairshare.Account {
+		a := account(name, "root", 0, equal("u"))
+		a.Grants = []fairshare.Grant{{Period: hours(from, until), Amount: amount * fairshare.GPUHour}}
+		return a
+	}
+	had := account("had", "root", 0, equal("u"))
+	had.Share = changing(percent(10), change[fairshare.Share]{5, 0}) // 50 hours
+	both := grant("both", 0, 20, 10)
+	both.Share = changing(percent(1))
+	b := budget(100, grant("begun", 0, 20, 10), grant("ended", 0, 5, 10), grant("older", -10, 10, 20), grant("later", 12, 20, 100), had, both,
+		account("below", "begun", 50, equal("u")))
+	for _, tt := range []struct {
+		account string
+		used    int64
+		spent   bool
+		funded  bool
+	}{
+		{"begun", 9, false, true}, // 5 of the 10 are still to come
+		{"begun", 10, true, false},
+		{"ended", 9, false, true}, {"ended", 10, true, false},
+		{"older", 9, false, true}, {"older", 10, true, false}, // what was before the window is forgotten
+		{"later", 0, false, false}, {"later", 5, false, false}, // nothing yet
+		{"had", 49, false, true}, {"had", 50, true, false},
+		{"both", 1000, false, true},
+		{"below", 4, false, true}, {"below", 5, true, false},
+	} {
+		t.Run(fmt.Sprint(tt.account, tt.used), func(t *testing.T) {
+			r := fairshare.Rank(fairshare.Input{Budget: b, Window: hours(0, 10), Charges: []fairshare.Charge{charge(tt.account, "u", hours(0, 10), tt.used)}})
+			a, ok := r.Account(tt.account)
+			require.True(t, ok)
+			require.Equal(t, tt.spent, a.Spent)
+			require.Equal(t, tt.funded, a.Funded)
+		})
+	}
 }
 
 // On a cluster without a single GPU accounts stay funded, and everyone ties.

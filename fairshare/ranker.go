@@ -14,6 +14,7 @@ type Ranker struct {
 	meter
 	integrator *integrator
 	due        *Entitlements
+	coming     *Entitlements // what grants in force still bring; nil if there are no grants
 	carried    carried
 
 	window Period
@@ -65,6 +66,7 @@ type frame struct {
 	sitting []int    // by index in users: number of the user
 	rungs   []rung   // users, those of an account as they were sorted the last time
 	open    []bool   // by account: something flows to it on a cluster that has GPUs
+	shared  []bool   // by account: and comes from what the cluster has, not from grants alone
 }
 
 // NewRanker is a ranker by a budget, which must not change any more; but for its
@@ -77,11 +79,15 @@ func NewRanker(b *Budget) *Ranker {
 
 func newRanker(b *Budget) *Ranker {
 	l := newLayout(b)
-	return &Ranker{
+	k := &Ranker{
 		meter: *newMeter(l), integrator: newIntegrator(l, nil), due: l.newEntitlements(Period{}),
 		ahead: l.newUsage(Period{}), loads: l.newUsage(Period{}),
 		frames: make(map[int]*frame),
 	}
+	if l.grants {
+		k.coming = l.newEntitlements(Period{})
+	}
+	return k
 }
 
 // Owner is the number of a user in an account. Any names have one.
@@ -161,6 +167,10 @@ func (k *Ranker) entitle(steps []Step[MilliGPUs]) {
 	in := k.integrator
 	in.forget(k.window.From)
 	in.capacity = capacity{steps: steps}
+	if k.coming != nil {
+		k.coming.reset(Period{k.window.Until, Never})
+		in.comeIn(k.coming, k.window.Until)
+	}
 	segments := k.budgetChanges(k.window, steps).segments()
 	if len(segments) != 1 || k.grants {
 		k.carried.valid = false
@@ -202,7 +212,7 @@ func (l *layout) newFrame(now Instant) *frame {
 	f.byAccount = make(map[string]int, len(tree.Nodes))
 	f.byUser, f.homes = make(map[memberKey]int, len(l.users)), make(map[string]string, len(l.users))
 	f.place, f.seats = make([]int, len(l.accounts)), make([][2]int, len(l.accounts))
-	f.open = l.open(f.shape, now)
+	f.open, f.shared = l.open(f.shape, now)
 	for i := range tree.Nodes {
 		node, a := &tree.Nodes[i], f.shape.order[i]
 		f.place[a] = i
@@ -235,19 +245,21 @@ func (l *layout) sit(f *frame, account string, user *NodeUser) {
 }
 
 // open tells by account whether anything would flow to it at an instant on a
-// cluster that has GPUs.
-func (l *layout) open(s *shape, now Instant) []bool {
-	open := make([]bool, len(l.accounts))
-	open[l.root] = true
+// cluster that has GPUs, and whether any of it would come from there by shares
+// alone, without grants.
+func (l *layout) open(s *shape, now Instant) (open, shared []bool) {
+	open, shared = make([]bool, len(l.accounts)), make([]bool, len(l.accounts))
+	open[l.root], shared[l.root] = true, true
 	for _, a := range s.order {
 		if parent := s.parent[a]; parent >= 0 {
-			open[a] = open[parent] && l.shareOf(a, now) > 0
+			has := l.shareOf(a, now) > 0
+			open[a], shared[a] = open[parent] && has, shared[parent] && has
 		}
 		for _, grant := range l.accounts[a].Grants {
 			open[a] = open[a] || grant.Amount > 0 && grant.Contains(now)
 		}
 	}
-	return open
+	return open, shared
 }
 
 // load adds up what was used and what is charged ahead, the latter rolled up the
@@ -272,11 +284,27 @@ func (k *Ranker) fill(r *Ranking) {
 	for i, a := range f.shape.order {
 		s := &r.Accounts[i]
 		s.Entitled, s.Used, s.Load = k.due.total[a].entitled(), k.used.total[a], k.loads.total[a]
-		s.Funded = f.open[a] || k.due.flow[a].whole > 0
+		s.Spent = k.spent(a)
+		s.Funded = !s.Spent && (f.open[a] || k.due.flow[a].whole > 0)
 	}
 	for i, u := range f.sitting {
 		r.Users[i].Entitled, r.Users[i].Used = k.due.users[u].whole, k.used.users[u]
 	}
+}
+
+// spent tells whether account a has used up all it has: no share brings it anything
+// now, and what it was due in the window and grants in force still bring is no
+// more than what was charged, what runs included. As long as shares bring something
+// they do so at every moment, and are never used up.
+func (k *Ranker) spent(a int) bool {
+	if k.frame.shared[a] {
+		return false
+	}
+	due := k.due.total[a].entitled()
+	if k.coming != nil {
+		due = add(due, k.coming.total[a].entitled())
+	}
+	return due > 0 && k.loads.total[a] >= due
 }
 
 // measure works out the level fair shares and the levels of users. What an

@@ -20,7 +20,7 @@ func StraightRank(in Input) *Ranking {
 		used:   l.straightUsage(in.Window, in.Charges),
 	}
 	k.loads = l.loads(k.used, in.Ahead, now)
-	k.funded = l.funded(k.shape, k.due, now)
+	k.funded, k.spent = l.funded(k.shape, k.due, now), l.spent(in.Budget, k)
 	r := k.standings()
 	k.measure(r)
 	k.rankUsers(r)
@@ -37,6 +37,7 @@ type straight struct {
 	used   *Usage
 	loads  *Usage // used and what is charged ahead
 	funded []bool
+	spent  []bool
 
 	place   []int    // by account: index in Ranking.Accounts
 	seats   [][2]int // by account: its members now are Ranking.Users[from:until]
@@ -80,6 +81,34 @@ func (l *layout) funded(s *shape, e *Entitlements, now Instant) []bool {
 	return funded
 }
 
+// spent tells by account whether it has used up what it was due in the window and
+// what grants in force still bring, and no share brings it anything now.
+func (l *layout) spent(b *Budget, k *straight) []bool {
+	rest := &Budget{Accounts: slices.Clone(b.Accounts)} // as if what is left came at once
+	for i := range rest.Accounts {
+		a := &rest.Accounts[i]
+		grants := a.Grants
+		a.Grants = nil
+		for _, g := range grants {
+			if g.Contains(k.now) {
+				left := portion(g.Amount, g.Period, Period{k.now, g.Until})
+				a.Grants = append(a.Grants, Grant{Period: Period{k.now, k.now + 1}, Amount: left})
+			}
+		}
+	}
+	coming := newLayout(rest).straightEntitlements(Period{k.now, k.now + 1})
+	spent, shared := make([]bool, len(l.accounts)), make([]bool, len(l.accounts))
+	shared[l.root] = true
+	for _, a := range k.shape.order {
+		if parent := k.shape.parent[a]; parent >= 0 {
+			shared[a] = shared[parent] && l.shareOf(a, k.now) > 0
+		}
+		due := add(k.due.total[a].entitled(), coming.total[a].entitled())
+		spent[a] = !shared[a] && due > 0 && k.loads.total[a] >= due
+	}
+	return spent
+}
+
 // standings fills in all that needs no comparison.
 func (k *straight) standings() *Ranking {
 	tree := k.treeOf(k.shape, k.now)
@@ -99,7 +128,7 @@ func (k *straight) standings() *Ranking {
 		r.accounts[node.Name] = i
 		r.Accounts[i] = AccountStanding{
 			Name: node.Name, Depth: node.Depth, Share: node.Share, ShareOfCluster: node.ShareOfCluster,
-			Entitled: k.due.total[a].entitled(), Used: k.used.total[a], Load: k.loads.total[a], Funded: k.funded[a],
+			Entitled: k.due.total[a].entitled(), Used: k.used.total[a], Load: k.loads.total[a], Funded: k.funded[a] && !k.spent[a], Spent: k.spent[a],
 		}
 		if node.Parent >= 0 {
 			r.Accounts[i].Parent, r.parents[i] = tree.Nodes[node.Parent].Name, node.Parent
