@@ -79,6 +79,7 @@ plugins: provision
 	@mkdir -p $(PLUGINS)
 	@$(MAKE) --no-print-directory --silent -C slurmplugin/shim SLURM_SRC=$(BUILD)/slurm/src SLURM_BUILD=$(BUILD)/slurm/obj OUT=$(PLUGINS)
 	@$(MAKE) --no-print-directory --silent -C slurmplugin/preempt SLURM_SRC=$(BUILD)/slurm/src SLURM_BUILD=$(BUILD)/slurm/obj OUT=$(PLUGINS)
+	@$(MAKE) --no-print-directory --silent -C slurmplugin/jobsubmit SLURM_SRC=$(BUILD)/slurm/src SLURM_BUILD=$(BUILD)/slurm/obj OUT=$(PLUGINS)
 	@$(MAKE) --no-print-directory --silent -C slurmplugin/spank SLURM_SRC=$(BUILD)/slurm/src SLURM_BUILD=$(BUILD)/slurm/obj OUT=$(PLUGINS)
 	@$(GOBUILD) -buildmode=c-shared -o $(PLUGINS)/libgpubudget.so ./slurmplugin/lib
 

@@ -28,12 +28,14 @@ const (
 	KeepMeter     = "keep_meter"      // how long the meters' records are kept: a duration, 1 to 3660 days
 	DrainPolicy   = "drain"           // what jobs do on a node that is being drained: wait or requeue
 	Charge        = "charge"          // what a run that has ended is charged for: occupancy, utilisation or max
+	Unfunded      = "unfunded"        // what becomes of a job whose account has nothing left: unallocated or refuse
 )
 
 // Settings are the names of all settings.
 var Settings = []string{
 	Lookback, Mode, Bucket, Refresh, MinRuntime, MinRuntimeCap, KeepMeter, Charge,
 	PreemptMargin, PreemptWithinAccount, EvictedPerGPU, PreemptPerDay, PatientGPUs, Patience, DrainPolicy,
+	Unfunded,
 }
 
 // The values of the setting Mode.
@@ -55,8 +57,17 @@ const (
 	DrainRequeue = "requeue" // those that can be are requeued as soon as nothing protects them
 )
 
+// The values of the setting Unfunded.
+const (
+	Unallocated = "unallocated" // it runs when nobody needs its GPUs, and is charged to nobody
+	Refuse      = "refuse"      // it is refused when it is submitted
+)
+
 // words are the settings whose value is one of some words.
-var words = map[string][]string{Mode: {Strict, Additive}, Charge: {Occupancy, Utilisation, Max}, PreemptWithinAccount: {Yes, No}, DrainPolicy: {DrainWait, DrainRequeue}}
+var words = map[string][]string{
+	Mode: {Strict, Additive}, Charge: {Occupancy, Utilisation, Max}, PreemptWithinAccount: {Yes, No}, DrainPolicy: {DrainWait, DrainRequeue},
+	Unfunded: {Unallocated, Refuse},
+}
 
 // Policy is a cluster's settings at an instant.
 type Policy struct { //nolint:recvcheck // set fills in what others only read
@@ -77,13 +88,16 @@ type Policy struct { //nolint:recvcheck // set fills in what others only read
 	Drain string
 	// Contract is who yields to whom.
 	Contract fairshare.Contract
+	// Unfunded is what becomes of a job whose account has nothing left, or no
+	// budget. One that asks to be unallocated runs either way.
+	Unfunded string
 }
 
 // DefaultPolicy is what is in force where the ledger says nothing.
 var DefaultPolicy = Policy{
 	Lookback: 7 * 24 * time.Hour, Mode: Strict, Bucket: time.Hour, Refresh: 30 * time.Second,
 	MinRuntime: time.Hour, MinRuntimeCap: 8 * time.Hour, KeepMeter: 35 * 24 * time.Hour,
-	Charge: Occupancy, Drain: DrainWait, Contract: fairshare.DefaultContract(),
+	Charge: Occupancy, Drain: DrainWait, Contract: fairshare.DefaultContract(), Unfunded: Unallocated,
 }
 
 // Policy is the cluster's policy at an instant.
@@ -135,6 +149,8 @@ func (p Policy) Value(setting string) string {
 		return p.Charge
 	case DrainPolicy:
 		return p.Drain
+	case Unfunded:
+		return p.Unfunded
 	}
 	return ""
 }
@@ -153,6 +169,9 @@ func (p *Policy) set(setting, value string) error {
 		return nil
 	case DrainPolicy:
 		p.Drain = value
+		return nil
+	case Unfunded:
+		p.Unfunded = value
 		return nil
 	}
 	d, err := time.ParseDuration(value)

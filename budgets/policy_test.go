@@ -38,7 +38,7 @@ func TestPolicyHasDefaultsAndAHistory(t *testing.T) {
 	want := budgets.Policy{
 		Lookback: 36 * time.Hour, Mode: "additive", Bucket: 15 * time.Minute, Refresh: 5 * time.Second,
 		MinRuntime: 2 * time.Hour, MinRuntimeCap: 8 * time.Hour, KeepMeter: 35 * 24 * time.Hour, Charge: budgets.Occupancy, Drain: budgets.DrainWait,
-		Contract: fairshare.Contract{Margin: 0.25, EvictedPerGPU: 2, PerDay: 4, PatientGPUs: 32, Patience: time.Hour},
+		Contract: fairshare.Contract{Margin: 0.25, EvictedPerGPU: 2, PerDay: 4, PatientGPUs: 32, Patience: time.Hour}, Unfunded: budgets.Unallocated,
 	}
 	require.Equal(t, want, at(3))
 	want.Lookback, want.Refresh, want.MinRuntimeCap = 3*time.Minute, 30*time.Second, time.Hour
@@ -62,7 +62,7 @@ func TestPolicyValues(t *testing.T) {
 		budgets.PreemptMargin: {"0", "0.1", "00.100", "10", "1.234", "9.999"}, budgets.PreemptWithinAccount: {"yes", "NO"},
 		budgets.DrainPolicy:   {"wait", "Requeue"},
 		budgets.EvictedPerGPU: {"0", "1.5", "1000"}, budgets.PreemptPerDay: {"0", "4", "007", "4.0", "1000"},
-		budgets.PatientGPUs: {"0", "32", "1000000"}, budgets.Patience: {"0s", "1h", "366d"},
+		budgets.PatientGPUs: {"0", "32", "1000000"}, budgets.Patience: {"0s", "1h", "366d"}, budgets.Unfunded: {"refuse", "unallocated", "Refuse"},
 	} {
 		for _, value := range values {
 			ok(t)(s.SetPolicy(ctx, cluster, setting, value, by(day(0))))
@@ -88,7 +88,7 @@ func TestPolicyRefusesOtherValues(t *testing.T) {
 		budgets.KeepMeter:     {"", "0s", "23h", "3661d", "35"},
 		budgets.PreemptMargin: {"", "-0.1", "10.1", "0.1234", "10%", "1e1", ".5", "1.", "nan", "inf", "0x1"}, budgets.PreemptWithinAccount: {"", "maybe", "true"},
 		budgets.EvictedPerGPU: {"", "-1", "1001", "1.0001"}, budgets.PreemptPerDay: {"", "-1", "1.5", "1001", "99999999999999999999"},
-		budgets.PatientGPUs: {"", "-1", "32.5", "1000001"}, budgets.Patience: {"", "1", "-1h", "367d"},
+		budgets.PatientGPUs: {"", "-1", "32.5", "1000001"}, budgets.Patience: {"", "1", "-1h", "367d"}, budgets.Unfunded: {"", "allow", "refuse,unallocated"},
 		"window": {"7d"},
 	} {
 		for _, value := range values {
@@ -107,7 +107,7 @@ func TestPolicyRefusesOtherValues(t *testing.T) {
 		budgets.KeepMeter:     {"", "0s", "86399s", "316224001s", "35d"},
 		budgets.PreemptMargin: {"", "-1", "10.5", "11", "0.1234", "01", "1.", "0.10"}, budgets.PreemptWithinAccount: {"", "Yes", "true"},
 		budgets.EvictedPerGPU: {"", "-1", "1000.5", "1001", "00"}, budgets.PreemptPerDay: {"", "-1", "1.5", "1001", "04"},
-		budgets.PatientGPUs: {"", "1000001", "10000000", "1.5"}, budgets.Patience: {"", "1h", "31622401s", "00s"},
+		budgets.PatientGPUs: {"", "1000001", "10000000", "1.5"}, budgets.Patience: {"", "1h", "31622401s", "00s"}, budgets.Unfunded: {"", "Refuse", "allow"},
 	} {
 		for _, value := range values {
 			_, err := pool.Exec(ctx, `INSERT INTO gpubudget.ledger (cluster, kind, actor, setting, value)

@@ -26,7 +26,7 @@ type contract struct {
 	dir string // readable by everybody
 }
 
-func startContract(t *testing.T, lines ...string) *contract {
+func startContract(t *testing.T, change func(*testcluster.Options)) *contract {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gpubudget-told-") //nolint:usetesting // of a folder of the test no other user may read
 	require.NoError(t, err)
@@ -36,15 +36,19 @@ func startContract(t *testing.T, lines ...string) *contract {
 	stack := s.plugstack(t, "plugstack.conf", "4:00:00")
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	c, err := testcluster.Start(ctx, testcluster.Options{
+	options := testcluster.Options{
 		Users: []string{ann, bob, cem}, Priority: testcluster.Gpubudget, CPUsPerNode: 64,
 		Accounts: []testcluster.Account{
 			{Name: "told_a", Share: "60%", Users: []string{ann}},
 			{Name: "told_b", Share: "40%", Users: []string{bob}},
 			{Name: "told_c", Share: "0%", Users: []string{cem}},
 		},
-		SlurmConf: append([]string{"PlugStackConfig=" + stack, "MinJobAge=300"}, lines...),
-	})
+		SlurmConf: []string{"PlugStackConfig=" + stack, "MinJobAge=300"},
+	}
+	if change != nil {
+		change(&options)
+	}
+	c, err := testcluster.Start(ctx, options)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Stop()) })
 	require.NoError(t, c.LoadBudgets(ctx, map[string]string{"min_runtime": "30m", "min_runtime_cap": "4h"}))
@@ -117,7 +121,7 @@ func (s *contract) run(id uint32) usage.Run {
 // What a job asks for, cut by policy and time limit, is what its run is recorded
 // with, and decides whether it is charged.
 func TestMinRuntimeOfRuns(t *testing.T) {
-	s := startContract(t)
+	s := startContract(t, nil)
 	own := s.bypass(t)
 	for _, tt := range []struct {
 		name      string
@@ -150,7 +154,7 @@ func TestMinRuntimeOfRuns(t *testing.T) {
 // What asks for no minimum runtime comes after all that is allocated, in either
 // mode and from its submission on; sprio's columns add up, and explain says why.
 func TestUnallocatedJobsWaitBehindAllocatedOnes(t *testing.T) {
-	s := startContract(t)
+	s := startContract(t, nil)
 	release := s.submit(bob, "told_b", 1000, "--gpus=8") // from now on told_a is ahead
 	s.waitState(release, "R")
 	nobody := s.submit(cem, "told_c", 1, "--gpus=1")
@@ -182,7 +186,7 @@ func TestUnallocatedJobsWaitBehindAllocatedOnes(t *testing.T) {
 // Unallocated time is charged to nobody and changes nobody's rank; it is reported
 // apart, whoever's it is.
 func TestUnallocatedTimeIsReportedApart(t *testing.T) {
-	s := startContract(t)
+	s := startContract(t, nil)
 	ids := []uint32{
 		s.submit(ann, "told_a", 3, "--gpus=2", "--min-runtime=0"),
 		s.submit(bob, "told_b", 3, "--gpus=1"),
@@ -204,4 +208,99 @@ func TestUnallocatedTimeIsReportedApart(t *testing.T) {
 	require.Zero(t, used[0])
 	require.Zero(t, used[2])
 	require.Zero(t, unallocated[1])
+}
+
+// With unfunded=refuse, jobs of accounts that have nothing left are refused when
+// they are submitted, with what helps; those that ask to be unallocated are not,
+// nor those without GPUs. What asks for more than there is gets what there is, and
+// its user is told.
+func TestUnfundedJobsAreRefused(t *testing.T) {
+	s := startContract(t, func(o *testcluster.Options) { o.Submit, o.Slurmdbd = true, true })
+	own := s.bypass(t)
+	submit := func(user, account string, args ...string) error {
+		_, err := s.Exec(s.ctx, user, "sbatch", append([]string{"--account=" + account, "--gpus=1", "--wrap=sleep 300", "--output=/dev/null"}, args...)...)
+		return err
+	}
+	s.wait("the ledger to be known", func() bool { return len(s.rows("sshare", "--noheader", "--parsable2", "--all", "--users="+ann)) > 0 })
+	require.NoError(t, submit(cem, "told_c", "--hold"), "by default they run unallocated")
+
+	s.exec("root", "gpubudget", "-i", "policy", "set", "unfunded", "refuse")
+	var refused error
+	s.wait("the policy to be known", func() bool { refused = submit(cem, "told_c", "--hold"); return refused != nil })
+	require.ErrorContains(t, refused, "account told_c has no budget: submit it to another account")
+	require.ErrorContains(t, refused, "--min-runtime=0")
+	require.NoError(t, submit(cem, "told_c", "--hold", "--min-runtime=0"))
+	require.NoError(t, submit(ann, "told_a", "--hold"))
+	_, err := s.Exec(s.ctx, cem, "sbatch", "--account=told_c", "--wrap=true", "--output=/dev/null")
+	require.NoError(t, err, "without GPUs")
+	require.Error(t, submit(cem, "told_c", "--hold", "--array=1-3"))
+	_, err = s.Exec(s.ctx, cem, "srun", "--account=told_c", "--gpus=1", "true")
+	require.ErrorContains(t, err, "account told_c has no budget")
+	_, err = s.Exec(s.ctx, cem, "salloc", "--account=told_c", "--gpus-per-node=1", "true")
+	require.ErrorContains(t, err, "account told_c has no budget")
+	_, err = s.Exec(s.ctx, cem, "sbatch", "--gres=gpu:1", "--wrap=true", "--output=/dev/null") // told_c is his default
+	require.ErrorContains(t, err, "account told_c has no budget")
+
+	// A deposit, and it is used up.
+	s.exec("root", "gpubudget", "-i", "deposit", "told_c", "10s", "--until", time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+	s.wait("the deposit to be known", func() bool { return submit(cem, "told_c", "--hold") == nil })
+	id := s.submit(cem, "told_c", 300, "--gpus=8")
+	require.True(t, s.run(id).Allocated)
+	s.wait("the deposit to be used up", func() bool { refused = submit(cem, "told_c", "--hold"); return refused != nil })
+	require.ErrorContains(t, refused, "account told_c has nothing left of its budget")
+	s.exec("root", "scancel", number0(id))
+
+	// More than there is.
+	said := func(env string, args ...string) string {
+		args = append([]string{env, "sbatch", "--account=told_a", "--gpus=1", "--wrap=sleep 300", "--output=/dev/null"}, args...)
+		cmd, err := s.Command(s.ctx, ann, "env", args...)
+		require.NoError(t, err)
+		var out strings.Builder
+		cmd.Stdout, cmd.Stderr = &out, &out
+		require.NoError(t, s.Run(cmd), out.String())
+		return out.String()
+	}
+	require.Contains(t, said(own, "--min-runtime=20-0"), "the longest minimum runtime is 04:00:00 here: the job gets that, not 20-00:00:00")
+	require.Contains(t, said("A=b", "--min-runtime=2h", "--time=10"), "more than the time limit: the job is protected for 00:10:00")
+	require.NotContains(t, said("A=b", "--min-runtime=2h"), "gpubudget")
+	require.Empty(t, s.logLines(0, "asks for a minimum runtime of"), "slurmctld has cut it")
+}
+
+// A user can't take a job to an account that has nothing left either, but an
+// operator can.
+func TestUnfundedJobsAreRefusedWhenTheyChangeHands(t *testing.T) {
+	s := startContract(t, func(o *testcluster.Options) {
+		o.Submit, o.Slurmdbd = true, true
+		o.Accounts[2].Users = []string{cem, ann}
+	})
+	s.exec("root", "gpubudget", "-i", "policy", "set", "unfunded", "refuse")
+	s.wait("the policy to be known", func() bool {
+		_, err := s.Exec(s.ctx, ann, "sbatch", "--account=told_c", "--gpus=1", "--hold", "--wrap=true", "--output=/dev/null")
+		return err != nil
+	})
+	id := s.submit(ann, "told_a", 1, "--gpus=1", "--hold")
+	_, err := s.Exec(s.ctx, ann, "scontrol", "update", "JobId="+number0(id), "Account=told_c")
+	require.Error(t, err)
+	require.Len(t, s.logLines(0, "account told_c has no budget"), 1)
+	s.exec("root", "scontrol", "update", "JobId="+number0(id), "Account=told_c")
+}
+
+// Each run of a job that is requeued has its whole minimum runtime, from its own
+// start on.
+func TestARequeuedJobIsProtectedAnew(t *testing.T) {
+	s := startContract(t, nil)
+	id := s.submit(ann, "told_a", 300, "--gpus=1", "--min-runtime=2h", "--requeue")
+	first := s.run(id)
+	time.Sleep(2 * time.Second)
+	s.exec("root", "scontrol", "requeue", number0(id))
+	s.wait("the second run", func() bool { return len(s.runs(id)) == 2 })
+	second := s.runs(id)[1]
+	require.NotNil(t, s.runs(id)[0].EndedAt)
+	now := time.Now()
+	until, protected := second.ProtectedUntil(now)
+	require.True(t, protected)
+	require.Equal(t, 2*time.Hour, until.Sub(second.StartedAt))
+	before, _ := first.ProtectedUntil(now)
+	require.Equal(t, second.StartedAt.Sub(first.StartedAt), until.Sub(before))
+	require.Positive(t, until.Sub(before))
 }

@@ -294,7 +294,7 @@ func (k *Ranker) fill(r *Ranking) {
 
 // spent tells whether account a has used up all it has: no share brings it anything
 // now, and what it was due in the window and grants in force still bring is no
-// more than what was charged, what runs included. As long as shares bring something
+// more than what was charged, what runs included up to now. As long as shares bring something
 // they do so at every moment, and are never used up.
 func (k *Ranker) spent(a int) bool {
 	if k.frame.shared[a] {
@@ -304,7 +304,7 @@ func (k *Ranker) spent(a int) bool {
 	if k.coming != nil {
 		due = add(due, k.coming.total[a].entitled())
 	}
-	return due > 0 && k.loads.total[a] >= due
+	return due > 0 && k.used.total[a] >= due
 }
 
 // measure works out the level fair shares and the levels of users. What an

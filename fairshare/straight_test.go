@@ -104,7 +104,7 @@ func (l *layout) spent(b *Budget, k *straight) []bool {
 			shared[a] = shared[parent] && l.shareOf(a, k.now) > 0
 		}
 		due := add(k.due.total[a].entitled(), coming.total[a].entitled())
-		spent[a] = !shared[a] && due > 0 && k.loads.total[a] >= due
+		spent[a] = !shared[a] && due > 0 && k.used.total[a] >= due
 	}
 	return spent
 }

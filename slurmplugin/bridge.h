@@ -20,7 +20,7 @@
 
 /* Raised whenever a struct or a call below changes: both sides compare it at
  * start, so that a stale library is refused and not misread. */
-#define GPUB_ABI 7
+#define GPUB_ABI 8
 
 enum gpub_rc { GPUB_OK = 0, GPUB_ERROR = -1, GPUB_PANIC = -2, GPUB_ABI_MISMATCH = -3 };
 
@@ -291,6 +291,29 @@ struct gpub_placing {
 	uint32_t node_count, piece_count, occupant_count;
 };
 
+/* Room for a message to a user, the end included. */
+#define GPUB_MESSAGE 512
+
+enum gpub_verdict {
+	GPUB_ACCEPTED = 0,
+	GPUB_CAPPED,  /* it asks for more than there is: granted says how much there is */
+	GPUB_REFUSED, /* its account has nothing left, and the policy says so */
+};
+
+/* A job that is submitted, or changes hands. */
+struct gpub_submission {
+	const char *account; /* NULL: the user's first by name */
+	const char *user;    /* NULL if nobody knows */
+	uint32_t user_id;
+	uint32_t gpus;       /* 1 if it asks for any */
+	int64_t min_runtime; /* as in gpub_job */
+	int64_t time_limit;  /* as in gpub_job */
+	/* out */
+	uint32_t verdict;    /* gpub_verdict */
+	int64_t granted;     /* seconds of minimum runtime, if GPUB_CAPPED */
+	char message[GPUB_MESSAGE]; /* to the user; empty if there is none */
+};
+
 /*
  * The calls, as libgpubudget.so exports them: gpub_start is of type
  * gpub_start_fn and so on. Types only, because Go declares the functions
@@ -334,6 +357,8 @@ typedef int (*gpub_drains_fn)(void);
 typedef int (*gpub_may_leave_fn)(uint32_t job_id, int64_t now_ms);
 /* It is, from this node. */
 typedef int (*gpub_left_fn)(uint32_t job_id, const char *node, int64_t now_ms);
+/* By how everybody stood in the last pass. Waits for nothing at all. */
+typedef int (*gpub_submit_fn)(struct gpub_submission *submission);
 
 /* Optional: 1 if something has changed since the last pass began that should
  * not wait for the next one (a refresh, say), else 0. Asked once a second. */

@@ -40,6 +40,10 @@ keep_meter       how long the meters' records are kept: 1 to 3660 days
 charge           what a run that has ended is charged for: occupancy (what it
                  held), utilisation (of that, what was at work where meters
                  know) or max (the greater of the two) (default occupancy)
+unfunded         what becomes of a job whose account has nothing left, or no
+                 budget: unallocated (it runs while nobody needs its GPUs) or
+                 refuse (at submission, by JobSubmitPlugins=gpubudget)
+                 (default unallocated)
 
 Who yields to whom, with PreemptType=preempt/gpubudget:
 
@@ -55,7 +59,10 @@ preempt_per_day  how often one job may be preempted in 24 hours: 0 to 1000, 0 is
                  no limit (default 4)
 patient_gpus     from how many GPUs on a request that has waited for long evicts
                  smaller jobs: 0 to 1000000, 0 is none (default 32)
-patience         for how long: 0s to 366 days (default 1h)`
+patience         for how long: 0s to 366 days (default 1h)
+
+A job is not preempted until its minimum runtime has passed. One that asks for
+none (--min-runtime=0) is unallocated: charged to no budget, and never protected.`
 
 func (p *program) policyGetCommand() *cli.Command {
 	return &cli.Command{

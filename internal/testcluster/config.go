@@ -112,6 +112,9 @@ func (c *Cluster) slurmConf(host string) string {
 		lines = append(lines, "PreemptType=preempt/gpubudget", "PreemptMode=REQUEUE")
 		lines = override(lines, "SchedulerParameters=bf_interval=1,batch_sched_delay=0,sched_min_interval=0,bf_max_job_test=1000,preempt_strict_order,preempt_reorder_count=8")
 	}
+	if c.opts.Submit {
+		lines = append(lines, "JobSubmitPlugins=gpubudget")
+	}
 	if c.opts.Slurmdbd {
 		lines = append(lines,
 			"AccountingStorageType=accounting_storage/slurmdbd",

@@ -166,6 +166,9 @@ func (c *Cluster) copyBuild() error {
 	if c.opts.Preempt {
 		plugins = append(plugins, "preempt_gpubudget.so", "spank_gpubudget.so")
 	}
+	if c.opts.Submit {
+		plugins = append(plugins, "job_submit_gpubudget.so")
+	}
 	for _, name := range plugins {
 		copies[filepath.Join(c.opts.PluginDir, name)] = c.path("plugins", name)
 	}

@@ -62,6 +62,9 @@ type Options struct {
 	// Preempt has Slurm preempt by the contract's rules, requeueing whom it can,
 	// and its clients know --min-runtime; for Gpubudget only.
 	Preempt bool
+	// Submit has slurmctld judge jobs that are submitted by their accounts' budgets;
+	// for Gpubudget only.
+	Submit bool
 	// SlurmConf are lines of slurm.conf: they replace those of the same key,
 	// but NodeName and PartitionName add to what is there.
 	SlurmConf []string

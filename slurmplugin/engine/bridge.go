@@ -17,7 +17,7 @@ import (
 // only during the call.
 
 // ABI is GPUB_ABI of bridge.h.
-const ABI = 7
+const ABI = 8
 
 // Result codes, enum gpub_rc of bridge.h.
 const (
@@ -320,6 +320,36 @@ type Placing struct {
 	Pieces                               *Piece
 	Occupants                            *Occupant
 	NodeCount, PieceCount, OccupantCount uint32
+}
+
+// Verdict is enum gpub_verdict.
+type Verdict uint32
+
+// The verdicts on a job that is submitted.
+const (
+	Accepted Verdict = iota
+	Capped           // it asks for more than there is
+	Refused          // its account has nothing left, and the policy says so
+)
+
+// messageRoom is GPUB_MESSAGE.
+const messageRoom = 512
+
+// Submission is struct gpub_submission.
+type Submission struct {
+	Account, User         CString
+	UserID, GPUs          uint32
+	MinRuntime, TimeLimit int64
+	// out
+	Verdict Verdict
+	Granted int64
+	Message [messageRoom]byte
+}
+
+// say sets the message, cut to the room that there is.
+func (s *Submission) say(text string) {
+	n := copy(s.Message[:messageRoom-1], text)
+	s.Message[n] = 0
 }
 
 // array is the n elements at p; nil if there are none.

@@ -62,6 +62,7 @@ type Engine struct {
 	began       fairshare.Instant
 	conf        atomic.Pointer[conf.Conf]
 	wanted      atomic.Bool
+	gate        atomic.Pointer[gate] // nil as long as nobody is judged by budgets
 
 	recorder  *recorder
 	refresher *refresher
@@ -80,6 +81,7 @@ type Engine struct {
 	pass       uint64             // counts passes, tracked or not
 	seen       fairshare.Seen     // what the jobs of this pass have that pend
 	ranking    *fairshare.Ranking // how everybody stood in the last pass that gave priorities; nil before it
+	rankedBy   *Snapshot          // in that pass; nil if there was none
 	scorer     scorer             // of that pass
 	seats      seats              // of associations in ranking
 	table      *fairshare.Table   // the scorer as numbers
@@ -396,15 +398,15 @@ func (e *Engine) put(s *Snapshot, know func(*tracker)) {
 
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if w.number(); roles == nil {
-		roles = w.roles()
-	}
+	w.number()
+	standing := e.standingWith(s, w, roles)
 	if e.snapshot == nil || e.snapshot.Ledger != s.Ledger || e.snapshot.Policy != s.Policy {
 		e.wanted.Store(true)
 		e.tracker.weigh(s.Weights)
 	}
-	e.snapshot, e.window, e.owners.judge = s, w, newJudge(roles, termsOf(s.Policy))
+	e.snapshot, e.window, e.owners.judge = s, w, newJudge(standing, termsOf(s.Policy))
 	e.demand.resize(s.Policy.Bucket)
+	e.openGate()
 	e.settle()
 	know(e.tracker)
 }
@@ -420,6 +422,19 @@ func (e *Engine) lately() fairshare.Instant {
 		at = min(at, e.tracker.tail[i].From)
 	}
 	return at
+}
+
+// standingWith is how everybody stands with a new snapshot: as in the last pass,
+// which knows of all that runs, unless the ledger has changed. The caller holds
+// Engine.mu.
+func (e *Engine) standingWith(s *Snapshot, w *window, roles *fairshare.Ranking) *fairshare.Ranking {
+	switch {
+	case e.rankedBy != nil && e.rankedBy.Ledger == s.Ledger && !e.slurm.inForce:
+		return e.ranking
+	case roles != nil:
+		return roles
+	}
+	return w.roles()
 }
 
 func (e *Engine) windowInForce() *window {

@@ -100,12 +100,17 @@ func (o *owners) of(j *Job) *owner {
 // nameOf is who owns jobs that name these; the strings may be borrowed. Slurm
 // keeps account names in lower case, but without slurmdbd what the user typed.
 func (o *owners) nameOf(account, user CString, uid uint32) ownerName {
+	return nameBy(o.standing, account, user, uid)
+}
+
+// nameBy is the same by a ranking, or without any.
+func nameBy(standing *fairshare.Ranking, account, user CString, uid uint32) ownerName {
 	name := ownerName{strings.ToLower(account.borrow()), user.borrow()}
 	if name.user == "" {
 		name.user = strconv.FormatUint(uint64(uid), 10)
 	}
-	if name.account == "" && o.standing != nil {
-		name.account, _ = o.standing.DefaultAccount(name.user)
+	if name.account == "" && standing != nil {
+		name.account, _ = standing.DefaultAccount(name.user)
 	}
 	return name
 }

@@ -51,13 +51,15 @@ func (e *Engine) prepare(now fairshare.Instant) {
 		e.slurm.scorer = fairshare.NewAdditive(nil, e.weights, size)
 		e.scorer = e.slurm.scorer
 		e.table = e.scorer.Table()
+		e.openGate()
 		return
 	}
-	e.ranking = e.rank(now)
+	e.ranking, e.rankedBy = e.rank(now), e.snapshot
 	e.ranked(now)
 	if e.snapshot != nil {
 		e.owners.standing = e.ranking
 	}
+	e.openGate()
 	if e.snapshot != nil && e.snapshot.Policy.Mode == budgets.Additive {
 		e.scorer = fairshare.NewAdditive(e.ranking, e.weights, size)
 	} else {

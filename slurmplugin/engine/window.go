@@ -21,7 +21,7 @@ type window struct {
 }
 
 // newWindow is the window of a snapshot, and how everybody stands in it but for
-// usage if that is worked out already. From the one before it takes over what is
+// what runs if that is worked out already. From the one before it takes over what is
 // of the same budget; as passes go on with that meanwhile, its ranker is left
 // alone.
 func newWindow(s *Snapshot, before *window) (n *window, roles *fairshare.Ranking) {
@@ -34,11 +34,13 @@ func newWindow(s *Snapshot, before *window) (n *window, roles *fairshare.Ranking
 		}
 	} else {
 		n.ranker = fairshare.NewRanker(s.Budget)
-		n.number()
-		roles = n.roles()
 	}
 	n.sums = usage.NewSums(s.History, n.ranker.Moves())
 	n.sums.In(s.Lookback(s.ReadAt), func(uint32, fairshare.Period, fairshare.GPUMillis) {})
+	if before == nil || n.ranker != before.ranker {
+		n.number()
+		roles = n.roles()
+	}
 	return n, roles
 }
 
@@ -55,10 +57,12 @@ func (n *window) number() {
 	}
 }
 
-// roles is a ranking without usage: it tells who is funded and where users are at
-// home.
+// roles is a ranking by what has ended: it tells who is funded and where users are
+// at home.
 func (n *window) roles() *fairshare.Ranking {
-	n.ranker.Begin(n.snapshot.Lookback(n.snapshot.ReadAt), n.snapshot.Budget.Capacity)
+	w := n.snapshot.Lookback(n.snapshot.ReadAt)
+	n.ranker.Begin(w, n.snapshot.Budget.Capacity)
+	n.charge(w)
 	return n.ranker.Rank()
 }
 

@@ -287,6 +287,19 @@ func gpub_left(job C.uint32_t, node *C.char, nowMS C.int64_t) C.int {
 	}))
 }
 
+// gpub_submit judges a job that is submitted.
+//
+//export gpub_submit
+func gpub_submit(submission *C.struct_gpub_submission) C.int {
+	return C.int(withEngine("gpub_submit", func(e *engine.Engine) error {
+		if submission == nil {
+			return errors.New("no submission given")
+		}
+		e.Submit((*engine.Submission)(unsafe.Pointer(submission)))
+		return nil
+	}))
+}
+
 // gpub_wanted is 1 if something has changed since the last pass began that
 // should not wait for the next, else 0.
 //

@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"gpubudget/fairshare"
@@ -30,7 +31,7 @@ func layouts() []place {
 		cc C.struct_gpub_cluster
 		gc engine.Cluster
 	)
-	return append(append(append(slurmAssocLayout(), tableLayout()...), placingLayout()...), []place{
+	return append(slices.Concat(slurmAssocLayout(), submissionLayout(), tableLayout(), placingLayout()), []place{
 		{"sizeof gpub_job", unsafe.Sizeof(cj), unsafe.Sizeof(gj)},
 		{"gpub_job.job_id", unsafe.Offsetof(cj.job_id), unsafe.Offsetof(gj.JobID)},
 		{"gpub_job.array_job_id", unsafe.Offsetof(cj.array_job_id), unsafe.Offsetof(gj.ArrayJobID)},
@@ -240,5 +241,24 @@ func placingLayout() []place {
 		{"gpub_placing.node_count", unsafe.Offsetof(cl.node_count), unsafe.Offsetof(gl.NodeCount)},
 		{"gpub_placing.piece_count", unsafe.Offsetof(cl.piece_count), unsafe.Offsetof(gl.PieceCount)},
 		{"gpub_placing.occupant_count", unsafe.Offsetof(cl.occupant_count), unsafe.Offsetof(gl.OccupantCount)},
+	}
+}
+
+func submissionLayout() []place {
+	var (
+		cs C.struct_gpub_submission
+		gs engine.Submission
+	)
+	return []place{
+		{"sizeof gpub_submission", unsafe.Sizeof(cs), unsafe.Sizeof(gs)},
+		{"gpub_submission.account", unsafe.Offsetof(cs.account), unsafe.Offsetof(gs.Account)},
+		{"gpub_submission.user", unsafe.Offsetof(cs.user), unsafe.Offsetof(gs.User)},
+		{"gpub_submission.user_id", unsafe.Offsetof(cs.user_id), unsafe.Offsetof(gs.UserID)},
+		{"gpub_submission.gpus", unsafe.Offsetof(cs.gpus), unsafe.Offsetof(gs.GPUs)},
+		{"gpub_submission.min_runtime", unsafe.Offsetof(cs.min_runtime), unsafe.Offsetof(gs.MinRuntime)},
+		{"gpub_submission.time_limit", unsafe.Offsetof(cs.time_limit), unsafe.Offsetof(gs.TimeLimit)},
+		{"gpub_submission.verdict", unsafe.Offsetof(cs.verdict), unsafe.Offsetof(gs.Verdict)},
+		{"gpub_submission.granted", unsafe.Offsetof(cs.granted), unsafe.Offsetof(gs.Granted)},
+		{"gpub_submission.message", unsafe.Offsetof(cs.message), unsafe.Offsetof(gs.Message)},
 	}
 }

@@ -43,6 +43,7 @@ static const struct symbol symbols[] = {
 	{ "gpub_drains", CALL(drains), false },
 	{ "gpub_may_leave", CALL(may_leave), false },
 	{ "gpub_left", CALL(left), false },
+	{ "gpub_submit", CALL(submit), false },
 	{ "gpub_wanted", CALL(wanted), true },
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* peer.c: what preempt_gpubudget.so has from this plugin. */
+/* peer.c: what our other plugins have from this one. */
 #include "peer.h"
 #include "shim.h"
 
@@ -50,11 +50,18 @@ static int preempted(uint32_t victim, uint32_t request, int64_t now_ms)
 	return rc;
 }
 
+static int submit(struct gpub_submission *submission)
+{
+	const struct gpub_engine *e = engine_now();
+
+	return e ? e->submit(submission) : GPUB_ERROR;
+}
+
 __attribute__((visibility("default"))) const struct gpub_peer *gpubudget_peer(void);
 
 const struct gpub_peer *gpubudget_peer(void)
 {
-	static const struct gpub_peer peer = { GPUB_ABI, flatten, candidates, preempted };
+	static const struct gpub_peer peer = { GPUB_ABI, flatten, candidates, preempted, submit, username };
 
 	return &peer;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * peer.h: what preempt_gpubudget.so finds in priority_gpubudget.so, which has
- * started the Go library and knows how to read a job record.
+ * peer.h: what preempt_gpubudget.so and job_submit_gpubudget.so find in
+ * priority_gpubudget.so, which has started the Go library and knows how to read a
+ * job record.
  */
 #ifndef GPUBUDGET_PEER_H
 #define GPUBUDGET_PEER_H
@@ -17,6 +18,10 @@ struct gpub_peer {
 	/* GPUB_ERROR if the engine doesn't run. */
 	int (*candidates)(const struct gpub_placing *placing, int64_t now_ms);
 	int (*preempted)(uint32_t victim, uint32_t request, int64_t now_ms);
+	/* The same. */
+	int (*submit)(struct gpub_submission *submission);
+	/* Never waits: NULL if the uid has no name, or nobody has answered yet. */
+	const char *(*username)(uint32_t uid);
 };
 
 /* The name it is looked up by, and its type. */

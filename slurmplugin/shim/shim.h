@@ -38,6 +38,7 @@ struct gpub_engine {
 	gpub_drains_fn drains;
 	gpub_may_leave_fn may_leave;
 	gpub_left_fn left;
+	gpub_submit_fn submit;
 	gpub_wanted_fn wanted; /* NULL if the library has none */
 };
 

@@ -91,6 +91,7 @@ static inline uint32_t **gpub_priority_array(job_record_t *job)
 #define GPUB_HAS_RECOVER GPUB_SINCE(23, 2, 0)
 #define GPUB_HAS_THREAD_START GPUB_SINCE(23, 11, 6)
 #define GPUB_FINI_IS_VOID GPUB_SINCE(25, 11, 0)
+#define GPUB_JOB_MODIFY_SAYS_WHY GPUB_SINCE(23, 2, 0)
 /* The factors list: who holds the job lock, and whether a filter comes along. */
 #define GPUB_LIST_TAKES_REQUEST (!GPUB_SINCE(24, 5, 0))
 #define GPUB_LIST_LOCKS_ITSELF (!GPUB_SINCE(23, 2, 0))

@@ -1,27 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* terms.c: what a job is promised once it runs, from its record. */
-#include <ctype.h>
-#include <string.h>
-
 #include "shim.h"
+#include "spankenv.h"
 
-#define VARIABLE "GPUBUDGET_MIN_RUNTIME="
-#define PREFIX "SPANK_"
-#define LONGEST_S INT64_C(3155760000) /* a hundred years: more is no more */
 #define TELL_AGAIN_S 60
-
-/* Digits, and no more than that: the option has made seconds of what was typed. */
-static bool read_seconds(const char *text, int64_t *seconds)
-{
-	if (!isdigit((unsigned char)*text))
-		return false;
-	for (*seconds = 0; isdigit((unsigned char)*text); text++)
-		if (*seconds < LONGEST_S)
-			*seconds = *seconds * 10 + (*text - '0');
-	if (*seconds > LONGEST_S)
-		*seconds = LONGEST_S;
-	return !*text;
-}
 
 /* Only who goes round our option can send such a thing. Each job is told of
  * once at most, and the log is not flooded. Guarded by the job lock: whoever
@@ -35,34 +17,21 @@ static void tell_malformed(const job_record_t *job, const char *text, time_t now
 		return;
 	told = job->job_id;
 	told_at = now;
-	info("gpubudget: JobId=%u has " VARIABLE "%.40s, which is no number of seconds: it counts as if nothing was said",
+	info("gpubudget: JobId=%u has " SPANKENV_VARIABLE "=%.40s, which is no number of seconds: it counts as if nothing was said",
 	     job->job_id, text);
-}
-
-/* slurmctld keeps what the client sent; a release may put the prefix before it
- * that prologs see. */
-static const char *value_of(const char *variable)
-{
-	if (!variable)
-		return NULL;
-	if (!strncmp(variable, PREFIX, strlen(PREFIX)))
-		variable += strlen(PREFIX);
-	return strncmp(variable, VARIABLE, strlen(VARIABLE)) ? NULL : variable + strlen(VARIABLE);
 }
 
 int64_t min_runtime_asked(const job_record_t *job, time_t now)
 {
+	uint32_t at;
+	const char *text = spankenv_find(job->spank_job_env, job->spank_job_env_size, &at);
 	int64_t seconds;
-	const char *text;
 
-	for (uint32_t i = 0; i < job->spank_job_env_size; i++) {
-		if (!(text = value_of(job->spank_job_env[i])))
-			continue;
-		if (read_seconds(text, &seconds))
-			return seconds;
-		tell_malformed(job, text, now);
+	if (!text)
 		return -1;
-	}
+	if (spankenv_seconds(text, &seconds))
+		return seconds;
+	tell_malformed(job, text, now);
 	return -1;
 }
 
