@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+package migrations_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gpubudget/migrations"
+)
+
+// Runs that an older release wrote are charged as they were, until a weight is set;
+// then they are charged by it, those of other types are not.
+func TestUpWeighsNothingByItself(t *testing.T) {
+	cfg := emptyDatabase(t)
+	require.NoError(t, migrations.UpTo(ctx, cfg, 7))
+	conn := connect(t, cfg)
+	exec := func(sql string) {
+		t.Helper()
+		_, err := conn.Exec(ctx, sql)
+		require.NoError(t, err)
+	}
+	exec(`INSERT INTO gpubudget.job_run (cluster, job_id, account, user_name, gpus, gpu_type, allocated, started_at, ended_at, seen_at, end_seen_at)
+		SELECT 'c1', i, 'physics', 'u' || i, 2, CASE i % 2 WHEN 0 THEN 'A100' ELSE 'h100' END, true,
+			'2026-10-05 11:30Z', '2026-10-05 12:30Z', now(), now() FROM generate_series(1, 10) i`)
+	exec(`INSERT INTO gpubudget.capacity (cluster, since, milli_gpus) VALUES ('c1', '2026-10-05', 16000)`)
+	const all = "SELECT (to_jsonb(b) - 'changed_by')::text FROM gpubudget.usage_bucket b ORDER BY starts_at, user_name"
+	before := query[string](t, conn, all)
+	require.Len(t, before, 20)
+
+	require.NoError(t, migrations.Up(ctx, cfg, nil))
+	require.Equal(t, before, query[string](t, conn, all))
+	const capacity = "SELECT milli_gpus FROM gpubudget.capacity_steps('c1', '2026-10-06', '2026-10-07')"
+	require.Equal(t, []int64{16000}, query[int64](t, conn, capacity))
+
+	exec(`INSERT INTO gpubudget.ledger (cluster, kind, actor, effective_from, gpu_type, weight) VALUES ('c1', 'weight_set', 'a', '2026-10-05 12:00Z', 'A100', 500)`)
+	require.Equal(t, []int64{10 * 3600000, 5*3600000 + 5*1800000}, query[int64](t, conn,
+		"SELECT sum(gpu_ms)::bigint FROM gpubudget.usage_bucket GROUP BY starts_at ORDER BY starts_at"))
+	require.Equal(t, []int64{16000}, query[int64](t, conn, capacity), "of no type")
+	exec(`INSERT INTO gpubudget.ledger (cluster, kind, actor, effective_from, gpu_type, weight) VALUES ('c1', 'weight_set', 'a', '2026-10-01', '*', 2000)`)
+	require.Equal(t, []int64{32000}, query[int64](t, conn, capacity))
+	require.Equal(t, []int64{20 * 3600000 / 1, 10*3600000 + 5*1800000}, query[int64](t, conn,
+		"SELECT sum(gpu_ms)::bigint FROM gpubudget.usage_bucket GROUP BY starts_at ORDER BY starts_at"))
+
+	for _, bad := range []string{
+		`'weight_set', 'a100', 1000001`, `'weight_set', 'a100', -1`, `'weight_set', '', 1`, `'weight_set', 'a*', 1`, `'weight_set', NULL, 1`, `'share_set', 'a100', 1`,
+	} {
+		_, err := conn.Exec(ctx, `INSERT INTO gpubudget.ledger (cluster, actor, kind, gpu_type, weight) VALUES ('c1', 'a', `+bad+`)`)
+		require.Error(t, err, bad)
+	}
+}
