@@ -22,7 +22,7 @@ BENCH_JOBS := 1000,10000,100000
 BENCH_PASSES := 3
 # make sanitize: which end-to-end tests. Not those in which sshare loads the
 # plugin (NO_FAIR_TREE): the sanitizers are preloaded into slurmctld alone.
-SANITIZE_RUN := Order|Usage|Standalone|Outage|BadInput|LimitsEqualStock
+SANITIZE_RUN := Order|Usage|Standalone|Outage|BadInput|LimitsEqualStock|Preemption$$
 LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 # The packages whose tests start whole clusters run after the others and one at
@@ -49,6 +49,10 @@ test-fast: ## tests that start no Slurm
 .PHONY: e2e
 e2e: build ## the end-to-end tests alone, each with its name
 	@$(GO) test -race -count=1 -timeout=20m -v ./e2e
+
+.PHONY: soak
+soak: build ## a quarter of an hour of random jobs that preempt each other, judged by Slurm's accounting
+	@$(GO) test -count=1 -timeout=30m -v -run 'TestSoak' ./e2e -soak.duration=15m
 
 .PHONY: sanitize
 sanitize: build ## the end-to-end tests (SANITIZE_RUN=REGEXP) with gcc's sanitizers in the shim

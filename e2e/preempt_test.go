@@ -5,6 +5,8 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -122,6 +124,13 @@ func TestPreemption(t *testing.T) {
 	s := contractCluster(t, nil)
 	t.Run("a newcomer starts as the first protected window ends", func(t *testing.T) { s.on(t).newcomer() })
 	t.Run("unallocated jobs vanish for funded work", func(t *testing.T) { s.on(t).filler() })
+	t.Run("debug jobs start at once", func(t *testing.T) { s.on(t).debug() })
+	t.Run("a task of an array makes way", func(t *testing.T) { s.on(t).array() })
+	t.Run("het jobs make way as a whole", func(t *testing.T) { s.on(t).het() })
+	t.Run("jobs of several nodes", func(t *testing.T) { s.on(t).nodes() })
+	t.Run("suspended jobs", func(t *testing.T) { s.on(t).suspended() })
+	t.Run("reservations", func(t *testing.T) { s.on(t).reservation() })
+	t.Run("who can't be requeued is cancelled", func(t *testing.T) { s.on(t).cancelled() })
 }
 
 // newcomer: the cluster is full of allocated jobs of an account that had more
@@ -162,4 +171,175 @@ func (s *scenario) filler() {
 	s.wait("funded work to run", func() bool { return !s.start(id).IsZero() })
 	require.Less(s.t, time.Since(began), slack)
 	require.Len(s.t, s.restarted(free...), 4)
+}
+
+// running are the jobs of an array, or the job itself, that run.
+func (s *scenario) running(id uint32) int {
+	s.t.Helper()
+	return len(s.rows("squeue", "--noheader", "--array", "--states=RUNNING", "--format=%A|%t", "--jobs="+number0(id)))
+}
+
+func (s *scenario) waitRuns(id uint32) {
+	s.t.Helper()
+	s.wait(fmt.Sprintf("job %d to run", id), func() bool { return !s.start(id).IsZero() })
+}
+
+// stays checks that nothing happens to a job for a while.
+func (s *scenario) stays(id uint32, state string, d time.Duration) {
+	s.t.Helper()
+	for began := time.Now(); time.Since(began) < d; time.Sleep(500 * time.Millisecond) {
+		require.Equal(s.t, state, s.state(id))
+	}
+}
+
+// debug: small jobs with short windows, one after the other, on a cluster full of
+// jobs that had their windows.
+func (s *scenario) debug() {
+	s.fill(bob, "over", 600, minRuntime(time.Second))
+	time.Sleep(3 * time.Second)
+	var waits []time.Duration
+	for range 3 {
+		began := time.Now()
+		id := s.submit(ann, "due", 600, "--gpus=1", "--time=10", minRuntime(20*time.Second))
+		s.waitRuns(id)
+		waits = append(waits, time.Since(began).Round(100*time.Millisecond))
+		require.Less(s.t, waits[len(waits)-1], slack)
+	}
+	s.t.Logf("debug jobs ran after %v", waits)
+}
+
+func (s *scenario) array() {
+	id := s.submit(cem, "none", 600, "--gpus=1", "--array=1-8", "--min-runtime=0")
+	s.wait("all tasks to run", func() bool { return s.running(id) == 8 })
+	s.waitRuns(s.submit(ann, "due", 600, "--gpus=1", minRuntime(window)))
+	require.Equal(s.t, 7, s.running(id))
+}
+
+// het: each component has a GPU of another node.
+func (s *scenario) het() {
+	id, err := s.Sbatch(s.ctx, cem, "--account=none", "--min-runtime=0", "--nodelist=n1", "--gpus-per-node=1", ":",
+		"--min-runtime=0", "--nodelist=n2", "--gpus-per-node=4", "--wrap=sleep 600")
+	require.NoError(s.t, err)
+	s.waitState(id, "R")
+	other := s.submit(bob, "over", 600, "--nodes=1", "--gpus-per-node=3", "--nodelist=n1", minRuntime(10*time.Minute))
+	s.waitState(other, "R")
+	s.waitRuns(s.submit(ann, "due", 600, "--nodes=1", "--gpus-per-node=1", "--nodelist=n1", minRuntime(window)))
+	require.NotEqual(s.t, "R", s.state(id))
+	require.NotEqual(s.t, "R", s.state(id+1), "the component on the other node")
+	require.Equal(s.t, "R", s.state(other))
+}
+
+func (s *scenario) nodes() {
+	wide := s.submit(bob, "over", 600, "--nodes=2", "--gpus-per-node=4", minRuntime(2*time.Second))
+	s.waitState(wide, "R")
+	small := s.submit(ann, "due", 600, "--gpus=1", "--nice=1000", minRuntime(window))
+	s.stays(small, "PD", 6*time.Second) // R7: 8 GPUs for one
+	require.Equal(s.t, "R", s.state(wide))
+	large := s.submit(ann, "due", 600, "--nodes=2", "--gpus-per-node=3", minRuntime(window))
+	s.waitRuns(large)
+	require.NotEqual(s.t, "R", s.state(wide))
+	s.waitRuns(small)
+}
+
+// suspended: while it is, the minimum runtime doesn't pass.
+func (s *scenario) suspended() {
+	const protected = 6 * time.Second
+	id := s.submit(bob, "over", 600, "--nodes=2", "--gpus-per-node=4", minRuntime(protected))
+	s.waitState(id, "R")
+	s.exec("root", "scontrol", "suspend", number0(id))
+	request := s.submit(ann, "due", 600, "--nodes=2", "--gpus-per-node=4", minRuntime(window))
+	s.stays(request, "PD", protected+4*time.Second)
+	require.Equal(s.t, "S", s.state(id))
+	s.exec("root", "scontrol", "resume", number0(id))
+	s.waitRuns(request)
+	require.Equal(s.t, "1", s.show(id, "Restarts"))
+}
+
+// reservation: who runs in one makes way for requests of the same only.
+func (s *scenario) reservation() {
+	s.exec("root", "scontrol", "create", "reservation", "ReservationName=kept", "StartTime=now", "Duration=60", "Nodes=n1", "Users="+ann+","+cem)
+	defer func() {
+		require.NoError(s.t, s.CancelAll(s.ctx))
+		s.exec("root", "scontrol", "delete", "ReservationName=kept")
+	}()
+	within := s.submit(cem, "none", 600, "--reservation=kept", "--gpus-per-node=4", "--nodes=1", "--min-runtime=0")
+	without := s.submit(cem, "none", 600, "--gpus-per-node=4", "--nodes=1", "--min-runtime=0")
+	s.waitState(within, "R")
+	s.waitState(without, "R")
+	s.waitRuns(s.submit(ann, "due", 600, "--nodes=1", "--gpus-per-node=4", minRuntime(window)))
+	require.Equal(s.t, "R", s.state(within))
+	require.NotEqual(s.t, "R", s.state(without))
+	s.waitRuns(s.submit(ann, "due", 600, "--reservation=kept", "--nodes=1", "--gpus-per-node=2", minRuntime(window)))
+	require.NotEqual(s.t, "R", s.state(within))
+}
+
+func (s *scenario) cancelled() {
+	ids := s.fill(cem, "none", 600, "--no-requeue", "--min-runtime=0")
+	s.waitRuns(s.submit(ann, "due", 600, "--gpus=1", minRuntime(window)))
+	gone := 0
+	for _, id := range ids {
+		if s.show(id, "JobState") == "PREEMPTED" {
+			gone++
+		}
+	}
+	require.Equal(s.t, 1, gone)
+}
+
+// configure changes slurm.conf, each line that begins with a key of lines.
+func (s *scenario) slurmConf(lines ...string) (restore func()) {
+	s.t.Helper()
+	before, err := os.ReadFile(s.SlurmConf())
+	require.NoError(s.t, err)
+	var text []string
+	for line := range strings.Lines(string(before)) {
+		for _, change := range lines {
+			if key, _, _ := strings.Cut(change, "="); strings.HasPrefix(line, key+"=") {
+				line = change + "\n"
+			}
+		}
+		text = append(text, line)
+	}
+	require.NoError(s.t, os.WriteFile(s.SlurmConf(), []byte(strings.Join(text, "")), 0o600))
+	return func() { require.NoError(s.t, os.WriteFile(s.SlurmConf(), before, 0o600)) }
+}
+
+func (s *scenario) says(from int, text string) {
+	s.t.Helper()
+	s.wait("slurmctld to say "+text, func() bool { return len(s.logLines(from, text)) > 0 })
+}
+
+// What can't work says so, and why.
+func TestPreemptionWhereItCannotWork(t *testing.T) {
+	s := contractCluster(t, nil)
+
+	t.Run("PreemptMode=OFF", func(t *testing.T) {
+		s := s.on(t)
+		require.NoError(t, s.StopSlurmctld())
+		defer s.slurmConf("PreemptMode=OFF")()
+		from := s.logLength()
+		require.NoError(t, s.StartSlurmctld(s.ctx))
+		s.says(from, "error: gpubudget: PreemptType=preempt/gpubudget with PreemptMode=OFF: nobody is ever preempted")
+		s.fill(cem, "none", 600, "--min-runtime=0")
+		id := s.submit(ann, "due", 600, "--gpus=1", minRuntime(window))
+		s.stays(id, "PD", 5*time.Second)
+		require.NoError(t, s.CancelAll(s.ctx))
+		require.NoError(t, s.StopSlurmctld())
+	})
+	t.Run("another priority plugin", func(t *testing.T) {
+		s := s.on(t)
+		defer s.slurmConf("PriorityType=priority/multifactor")()
+		from := s.logLength()
+		require.ErrorContains(t, s.StartSlurmctld(s.ctx), "slurmctld ended while starting")
+		s.says(from, "set PriorityType=priority/gpubudget, or another PreemptType")
+	})
+	t.Run("no Go library", func(t *testing.T) {
+		s := s.on(t)
+		library := filepath.Join(s.Dir(), "plugins", "libgpubudget.so")
+		require.NoError(t, os.Rename(library, library+".away"))
+		from := s.logLength()
+		require.ErrorContains(t, s.StartSlurmctld(s.ctx), "slurmctld ended while starting")
+		s.says(from, library+" cannot be read (No such file or directory): install libgpubudget.so beside preempt_gpubudget.so")
+		require.NoError(t, os.Rename(library+".away", library))
+		require.NoError(t, s.StartSlurmctld(s.ctx))
+	})
 }

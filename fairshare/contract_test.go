@@ -4,6 +4,8 @@ package fairshare_test
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -243,10 +245,12 @@ func TestOutranksIsAStrictOrderOfTwo(t *testing.T) {
 	})
 }
 
-// A random hour of many jobs on a full cluster: whoever the rules evict has had
-// his protected window, and no job comes back at the cost of those that evicted
-// it before a protected window has passed.
+// Random hours of jobs that come, go, evict and come back: whoever the rules evict
+// has had his protected window, nobody takes back at once what he lost, and
+// whenever GPUs go round in a circle, back to a job that had them, a protected
+// window has passed in between.
 func TestNoCycleWithoutAProtectedWindow(t *testing.T) {
+	circles := 0
 	rapid.Check(t, func(t *rapid.T) {
 		accounts := rapid.IntRange(2, 5).Draw(t, "accounts")
 		b := budget(8)
@@ -254,10 +258,13 @@ func TestNoCycleWithoutAProtectedWindow(t *testing.T) {
 			b.Accounts = append(b.Accounts, account(fmt.Sprint("a", i), "root", float64(100/accounts), equal("u")))
 		}
 		s := &soak{t: t, budget: b, contract: fairshare.DefaultContract(), now: start}
-		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+		s.contract.PatientGPUs = 0
+		for range rapid.IntRange(1, 80).Draw(t, "steps") {
 			s.step()
 		}
+		circles += s.circles
 	})
+	t.Logf("%d circles", circles)
 }
 
 // soak is a cluster of 8 GPUs, in which jobs of one GPU come, take what is
@@ -267,14 +274,21 @@ type soak struct {
 	budget   *fairshare.Budget
 	contract fairshare.Contract
 	now      fairshare.Instant
+	jobs     int
 	running  []soakJob
+	waiting  []soakJob // evicted
 	charges  []fairshare.Charge
+	circles  int
 }
 
 type soakJob struct {
+	id      int
 	account string
 	min     time.Duration
+	qos     uint32
 	started fairshare.Instant
+	ended   fairshare.Instant
+	took    *soakJob // the run that had to go for this one
 }
 
 func (j *soakJob) protectedUntil() fairshare.Instant {
@@ -283,15 +297,12 @@ func (j *soakJob) protectedUntil() fairshare.Instant {
 
 func (s *soak) step() {
 	s.now += fairshare.Instant(rapid.IntRange(1, 30).Draw(s.t, "minutes")) * hour / 60
-	job := soakJob{
-		account: fmt.Sprint("a", rapid.IntRange(0, len(s.budget.Accounts)-1).Draw(s.t, "account")),
-		min:     time.Duration(rapid.IntRange(0, 120).Draw(s.t, "min")) * time.Minute, started: s.now,
-	}
+	job := s.next()
 	if len(s.running) < 8 {
 		s.running = append(s.running, job)
 		return
 	}
-	q := &fairshare.Request{Account: job.account, GPUs: 1, Allocated: job.min > 0, MinRuntime: job.min}
+	q := job.request()
 	r := s.rank()
 	for i := range s.running {
 		victim := s.running[i]
@@ -299,19 +310,58 @@ func (s *soak) step() {
 		if !s.contract.Decide(r, s.now, q, &o).Yields {
 			continue
 		}
-		require.True(s.t, victim.min == 0 || s.now-victim.started >= fairshare.Instant(victim.min.Milliseconds()), "evicted within its window")
+		require.True(s.t, victim.min == 0 || s.now >= victim.protectedUntil(), "evicted within its window")
+		victim.ended = s.now
+		job.took = &victim
+		s.circle(&job)
 		s.charges = append(s.charges, s.charge(&victim))
 		s.running[i] = job
+		s.waiting = append(s.waiting, victim)
 		after := s.rank()
-		back := &fairshare.Request{Account: victim.account, GPUs: 1, Allocated: true, MinRuntime: victim.min}
 		winner := s.occupant(&job)
-		require.False(s.t, s.contract.Decide(after, s.now, back, &winner).Yields, "taken back at once")
+		require.False(s.t, s.contract.Decide(after, s.now, victim.request(), &winner).Yields, "taken back at once")
 		return
+	}
+	s.waiting = append(s.waiting, job)
+}
+
+// next is a job that wants to start: one that waits, or a new one.
+func (s *soak) next() soakJob {
+	if n := len(s.waiting); n > 0 && rapid.Bool().Draw(s.t, "again") {
+		i := rapid.IntRange(0, n-1).Draw(s.t, "which")
+		job := s.waiting[i]
+		s.waiting = slices.Delete(s.waiting, i, i+1)
+		job.started, job.took = s.now, nil
+		return job
+	}
+	s.jobs++
+	return soakJob{
+		id: s.jobs, account: fmt.Sprint("a", rapid.IntRange(0, len(s.budget.Accounts)-1).Draw(s.t, "account")),
+		min: time.Duration(rapid.IntRange(0, 120).Draw(s.t, "min")) * time.Minute, started: s.now,
+		qos: uint32(rapid.IntRange(0, 2).Draw(s.t, "qos")),
 	}
 }
 
+// circle follows back from whom each had the GPU. If one of them was the same
+// job, that has come round.
+func (s *soak) circle(job *soakJob) {
+	least := time.Duration(math.MaxInt64)
+	for run := job.took; run != nil; run = run.took {
+		if run.id == job.id {
+			s.circles++
+			require.GreaterOrEqual(s.t, time.Duration(s.now-run.ended)*time.Millisecond, least, "round in less than a window")
+			return
+		}
+		least = min(least, run.min)
+	}
+}
+
+func (j *soakJob) request() *fairshare.Request {
+	return &fairshare.Request{Account: j.account, GPUs: 1, Allocated: j.min > 0, MinRuntime: j.min, QOSPriority: j.qos}
+}
+
 func (s *soak) occupant(j *soakJob) fairshare.Occupant {
-	return fairshare.Occupant{Account: j.account, GPUs: 1, Allocated: j.min > 0, ProtectedUntil: j.protectedUntil()}
+	return fairshare.Occupant{Account: j.account, GPUs: 1, Allocated: j.min > 0, ProtectedUntil: j.protectedUntil(), QOSPriority: j.qos}
 }
 
 func (s *soak) charge(j *soakJob) fairshare.Charge {

@@ -106,13 +106,8 @@ type opening struct {
 // first those that have room for a node's part of the request, and of them
 // those whose jobs are the first to go.
 func (o *offer) openings() []opening {
-	places := make([][]int, len(o.ask.Free))
-	for place, i := range o.order {
-		for _, piece := range o.pieces[i] {
-			places[piece.Node] = append(places[piece.Node], place)
-		}
-	}
-	var found []opening
+	places := o.placesByNode()
+	found := make([]opening, 0, len(o.ask.Free))
 	for n := range o.ask.Free {
 		if opening, ok := o.open(n, places[n]); ok {
 			found = append(found, opening)
@@ -128,6 +123,29 @@ func (o *offer) openings() []opening {
 		return cmp.Compare(last(a.gone), last(b.gone))
 	})
 	return found
+}
+
+// placesByNode are the places of the jobs on each node, all in one piece of
+// memory: there may be thousands of nodes.
+func (o *offer) placesByNode() [][]int {
+	places, count := make([][]int, len(o.ask.Free)), make([]int, len(o.ask.Free))
+	all := 0
+	for _, pieces := range o.pieces {
+		for _, piece := range pieces {
+			count[piece.Node]++
+			all++
+		}
+	}
+	room := make([]int, all)
+	for n := range places {
+		places[n], room = room[:0:count[n]], room[count[n]:]
+	}
+	for place, i := range o.order {
+		for _, piece := range o.pieces[i] {
+			places[piece.Node] = append(places[piece.Node], place)
+		}
+	}
+	return places
 }
 
 func last(places []int) int {
@@ -153,6 +171,7 @@ func (o *offer) open(node int, places []int) (opening, bool) {
 		return opening{}, false
 	}
 	found := opening{node: node, gpus: need[RoomGPUs], full: o.ask.PerNode[RoomGPUs] > 0 || need[RoomGPUs] == part}
+	found.gone = make([]int, 0, len(places))
 	room := o.ask.Free[node]
 	for _, place := range places {
 		if room.covers(need) {

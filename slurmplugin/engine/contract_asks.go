@@ -45,6 +45,9 @@ const (
 	exchangeLast = 2 * 60 * 1000
 	// askLast is how long a request is remembered that isn't asked for any more.
 	askLast = 10 * 60 * 1000
+	// mostEvicted is how many evicted jobs are remembered before those that are gone
+	// are looked for.
+	mostEvicted = 1000
 	// evictionLast is the day in which R7 counts a job's preemptions.
 	evictionLast = 24 * 60 * 60 * 1000
 	// spareNodes are offered to Slurm beyond those that a request needs, twice as
@@ -134,6 +137,13 @@ func (e *Engine) ranked(now fairshare.Instant) {
 			a.exchange = nil
 		}
 	}
+	if len(c.evictions) > mostEvicted {
+		for id := range c.evictions {
+			if c.evicted(id, now); e.tracker.jobs[id] == nil {
+				delete(c.evictions, id) // Slurm has forgotten it too
+			}
+		}
+	}
 }
 
 // ask is what is remembered of a request.
@@ -202,12 +212,7 @@ func (e *Engine) consider(r *fairshare.Ranking, q *fairshare.Request, p *Placing
 		}
 		w.add(i, &o, d.Rule)
 	}
-	for _, piece := range array(p.Pieces, p.PieceCount) {
-		if w := whole.of(int(piece.Occupant)); !w.keeps && w.any {
-			w.pieces = append(w.pieces, fairshare.Piece{Node: int(piece.Node), Held: piece.Held})
-		}
-	}
-	return whole.considered()
+	return whole.considered(array(p.Pieces, p.PieceCount))
 }
 
 // runningAs is the run that an occupant shows, as far as it is known; ok is
@@ -258,8 +263,8 @@ func (c *contract) evicted(id uint32, now fairshare.Instant) int {
 
 // wholes are jobs, the components of a het job put together.
 type wholes struct {
-	all   []*wholeJob
-	index []*wholeJob // by occupant
+	all   []wholeJob
+	index []int32 // in all, by occupant
 }
 
 // wholeJob is a job with all its components, all of which have to yield.
@@ -268,21 +273,23 @@ type wholeJob struct {
 	any      bool // there is an occupant
 	keeps    bool // one of them keeps its GPUs
 	rule     fairshare.Rule
-	members  []int
-	pieces   []fairshare.Piece
+	members  []int // of Placing.Occupants
+	pieces   int   // how many
 }
 
+// newWholes: there may be ten thousand, so all lie together.
 func newWholes(occupants []Occupant) *wholes {
-	w := &wholes{index: make([]*wholeJob, len(occupants))}
-	het := make(map[uint32]*wholeJob)
+	w := &wholes{all: make([]wholeJob, 0, len(occupants)), index: make([]int32, len(occupants))}
+	room := make([]int, len(occupants))
+	het := make(map[uint32]int32)
 	for i := range occupants {
 		id := occupants[i].HetJobID
-		if known := het[id]; id != 0 && known != nil {
+		if known, ok := het[id]; id != 0 && ok {
 			w.index[i] = known
 			continue
 		}
-		w.index[i] = &wholeJob{}
-		w.all = append(w.all, w.index[i])
+		w.index[i] = int32(len(w.all)) //nolint:gosec // there are fewer jobs
+		w.all = append(w.all, wholeJob{members: room[i : i : i+1]})
 		if id != 0 {
 			het[id] = w.index[i]
 		}
@@ -290,7 +297,7 @@ func newWholes(occupants []Occupant) *wholes {
 	return w
 }
 
-func (w *wholes) of(i int) *wholeJob { return w.index[i] }
+func (w *wholes) of(i int) *wholeJob { return &w.all[w.index[i]] }
 
 // add adds a component. Together they are as their worst.
 func (j *wholeJob) add(i int, o *fairshare.Occupant, rule fairshare.Rule) {
@@ -307,14 +314,38 @@ func (j *wholeJob) add(i int, o *fairshare.Occupant, rule fairshare.Rule) {
 	}
 }
 
-func (w *wholes) considered() considered {
-	var c considered
-	for _, j := range w.all {
-		if j.keeps || !j.any || len(j.pieces) == 0 {
+// considered are those that yield, with what they hold.
+func (w *wholes) considered(pieces []Piece) considered {
+	yielding, held := 0, 0
+	for i := range pieces {
+		if j := w.of(int(pieces[i].Occupant)); !j.keeps && j.any {
+			if j.pieces == 0 {
+				yielding++
+			}
+			j.pieces++
+			held++
+		}
+	}
+	c := considered{
+		occupants: make([]fairshare.Occupant, 0, yielding), pieces: make([][]fairshare.Piece, 0, yielding),
+		members: make([][]int, 0, yielding), rules: make([]fairshare.Rule, 0, yielding),
+	}
+	room, place := make([]fairshare.Piece, held), make([]int, len(w.all))
+	for i := range w.all {
+		j := &w.all[i]
+		if j.pieces == 0 {
 			continue
 		}
-		c.occupants, c.pieces = append(c.occupants, j.occupant), append(c.pieces, j.pieces)
-		c.members, c.rules = append(c.members, j.members), append(c.rules, j.rule)
+		place[i] = len(c.occupants)
+		c.occupants, c.members, c.rules = append(c.occupants, j.occupant), append(c.members, j.members), append(c.rules, j.rule)
+		c.pieces, room = append(c.pieces, room[:0:j.pieces]), room[j.pieces:]
+	}
+	for i := range pieces {
+		k := w.index[pieces[i].Occupant]
+		if w.all[k].pieces > 0 {
+			of := &c.pieces[place[k]]
+			*of = append(*of, fairshare.Piece{Node: int(pieces[i].Node), Held: pieces[i].Held})
+		}
 	}
 	return c
 }

@@ -64,17 +64,23 @@ static bool keep_answers(void)
 	return true;
 }
 
-static int64_t clock_ms(void)
+static int64_t clock_ns(clockid_t clock)
 {
 	struct timespec now;
 
-	clock_gettime(CLOCK_REALTIME, &now);
-	return now.tv_sec * (int64_t)1000 + now.tv_nsec / 1000000;
+	clock_gettime(clock, &now);
+	return now.tv_sec * (int64_t)1000000000 + now.tv_nsec;
+}
+
+static int64_t clock_ms(void)
+{
+	return clock_ns(CLOCK_REALTIME) / 1000000;
 }
 
 static void decide(const struct gpub_peer *peer, const job_record_t *request, time_t now)
 {
 	assoc_mgr_lock_t locks = { .assoc = READ_LOCK, .qos = READ_LOCK };
+	int64_t begin = clock_ns(CLOCK_MONOTONIC);
 
 	attempt.count = 0;
 	attempt.request = request->job_id;
@@ -83,8 +89,8 @@ static void decide(const struct gpub_peer *peer, const job_record_t *request, ti
 	    peer->candidates(&attempt.placing.bridge, clock_ms()) == GPUB_OK && !keep_answers())
 		attempt.count = 0;
 	assoc_mgr_unlock(&locks);
-	debug2("gpubudget: JobId=%u: %u of %u running jobs may be evicted", request->job_id, attempt.count,
-	       attempt.placing.bridge.occupant_count);
+	debug2("gpubudget: JobId=%u: %u of %u running jobs may be evicted, as was found in %.3f ms", request->job_id,
+	       attempt.count, attempt.placing.bridge.occupant_count, (clock_ns(CLOCK_MONOTONIC) - begin) / 1e6);
 }
 
 static bool answered(const job_record_t *request, time_t now)
