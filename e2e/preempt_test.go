@@ -173,7 +173,7 @@ func (s *scenario) filler() {
 	require.Len(s.t, s.restarted(free...), 4)
 }
 
-// running are the jobs of an array, or the job itself, that run.
+// running counts the tasks of an array that run.
 func (s *scenario) running(id uint32) int {
 	s.t.Helper()
 	return len(s.rows("squeue", "--noheader", "--array", "--states=RUNNING", "--format=%A|%t", "--jobs="+number0(id)))
@@ -285,7 +285,7 @@ func (s *scenario) cancelled() {
 	require.Equal(s.t, 1, gone)
 }
 
-// configure changes slurm.conf, each line that begins with a key of lines.
+// slurmConf changes slurm.conf, each line that begins with a key of lines.
 func (s *scenario) slurmConf(lines ...string) (restore func()) {
 	s.t.Helper()
 	before, err := os.ReadFile(s.SlurmConf())
@@ -308,28 +308,41 @@ func (s *scenario) says(from int, text string) {
 	s.wait("slurmctld to say "+text, func() bool { return len(s.logLines(from, text)) > 0 })
 }
 
+// startWith starts slurmctld with other lines of slurm.conf. As the test ends it runs as
+// before. The error says that it didn't start.
+func (s *scenario) startWith(lines ...string) error {
+	s.t.Helper()
+	require.NoError(s.t, s.StopSlurmctld())
+	restore := s.slurmConf(lines...)
+	s.t.Cleanup(func() {
+		restore()
+		if s.SlurmctldPID() != 0 {
+			require.NoError(s.t, s.StopSlurmctld())
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+		defer cancel()
+		require.NoError(s.t, s.StartSlurmctld(ctx))
+	})
+	return s.StartSlurmctld(s.ctx)
+}
+
 // What can't work says so, and why.
 func TestPreemptionWhereItCannotWork(t *testing.T) {
 	s := contractCluster(t, nil)
 
 	t.Run("PreemptMode=OFF", func(t *testing.T) {
 		s := s.on(t)
-		require.NoError(t, s.StopSlurmctld())
-		defer s.slurmConf("PreemptMode=OFF")()
 		from := s.logLength()
-		require.NoError(t, s.StartSlurmctld(s.ctx))
+		require.NoError(t, s.startWith("PreemptMode=OFF"))
 		s.says(from, "error: gpubudget: PreemptType=preempt/gpubudget with PreemptMode=OFF: nobody is ever preempted")
 		s.fill(cem, "none", 600, "--min-runtime=0")
 		id := s.submit(ann, "due", 600, "--gpus=1", minRuntime(window))
 		s.stays(id, "PD", 5*time.Second)
-		require.NoError(t, s.CancelAll(s.ctx))
-		require.NoError(t, s.StopSlurmctld())
 	})
 	t.Run("another priority plugin", func(t *testing.T) {
 		s := s.on(t)
-		defer s.slurmConf("PriorityType=priority/multifactor")()
 		from := s.logLength()
-		require.ErrorContains(t, s.StartSlurmctld(s.ctx), "slurmctld ended while starting")
+		require.ErrorContains(t, s.startWith("PriorityType=priority/multifactor"), "slurmctld ended while starting")
 		s.says(from, "set PriorityType=priority/gpubudget, or another PreemptType")
 	})
 	t.Run("no Go library", func(t *testing.T) {
@@ -337,9 +350,9 @@ func TestPreemptionWhereItCannotWork(t *testing.T) {
 		library := filepath.Join(s.Dir(), "plugins", "libgpubudget.so")
 		require.NoError(t, os.Rename(library, library+".away"))
 		from := s.logLength()
-		require.ErrorContains(t, s.StartSlurmctld(s.ctx), "slurmctld ended while starting")
-		s.says(from, library+" cannot be read (No such file or directory): install libgpubudget.so beside preempt_gpubudget.so")
+		err := s.startWith("ClusterName=gpub") // as it is
 		require.NoError(t, os.Rename(library+".away", library))
-		require.NoError(t, s.StartSlurmctld(s.ctx))
+		require.ErrorContains(t, err, "slurmctld ended while starting")
+		s.says(from, library+" cannot be read (No such file or directory): install libgpubudget.so beside preempt_gpubudget.so")
 	})
 }

@@ -29,15 +29,18 @@ type ask struct {
 	at        fairshare.Instant         // asked last
 	fruitless int                       // attempts with candidates of whom Slurm took none
 	rules     map[uint32]fairshare.Rule // why each of the candidates yields
+	tasks     uint32                    // of an array that the request stands for
 	evicted   int64                     // GPUs of allocated jobs that were, so far
-	exchange  []charge                  // what that changes; the next ranking knows once the request runs
+	exchange  []charge                  // what that changes and the ranking doesn't know
 	since     fairshare.Instant         // of the first of them
 }
 
-// charge is what an account is charged more.
+// charge is what an account is charged more: for a run that ends, less, and for
+// the request that comes in its place.
 type charge struct {
 	account string
 	amount  fairshare.GPUMillis
+	run     *run // that ends; nil: of the request
 }
 
 const (
@@ -73,6 +76,10 @@ func (e *Engine) Candidates(p *Placing, nowMS int64) {
 		return // R5
 	}
 	a := e.contract.ask(p.Request.Job.JobID, now)
+	if tasks := p.Request.Job.ArrayTasks; tasks != a.tasks {
+		// One of them has started: what was done for it is over.
+		*a = ask{at: now, since: now, tasks: tasks}
+	}
 	a.request, a.party, a.rules = request, party, make(map[uint32]fairshare.Rule)
 
 	found := e.consider(ranking, &request, p, now)
@@ -113,6 +120,19 @@ func (e *Engine) contracted() *fairshare.Ranking {
 	return c.ranking
 }
 
+// started tells whether a job has begun a run since an instant.
+func (e *Engine) started(id uint32, since fairshare.Instant) bool {
+	rec := e.tracker.jobs[id]
+	return rec != nil && rec.run != nil && fairshare.At(rec.run.StartedAt) >= since-1000
+}
+
+// waits tells whether a job that others were evicted for so long ago is going to
+// start. It may be so new that no pass has seen it.
+func (e *Engine) waits(id uint32, evicting fairshare.Instant) bool {
+	rec := e.tracker.jobs[id]
+	return evicting <= exchangeLast && (rec == nil || rec.demanding)
+}
+
 func sortedAsks(asks map[uint32]*ask) []*ask {
 	all := make([]*ask, 0, len(asks))
 	for _, a := range asks {
@@ -122,20 +142,21 @@ func sortedAsks(asks map[uint32]*ask) []*ask {
 	return all
 }
 
-// ranked tells the contract that there is a new ranking: exchanges whose
-// requests run are in it, and those that came to nothing are forgotten.
+// ranked tells the contract that there is a new ranking. What it knows, because
+// the request runs or a run has ended, is not counted twice, and what came to
+// nothing is forgotten.
 func (e *Engine) ranked(now fairshare.Instant) {
 	c := &e.contract
 	c.ranking = nil
 	for id, a := range c.asks {
-		rec := e.tracker.jobs[id]
-		runs := rec != nil && rec.run != nil && rec.run.Open()
-		switch {
-		case runs, rec == nil && now-a.since > exchangeLast, now-a.at > askLast:
+		if now-a.at > askLast || e.started(id, a.since) {
 			delete(c.asks, id)
-		case now-a.since > exchangeLast:
-			a.exchange = nil
+			continue
 		}
+		if !e.waits(id, now-a.since) {
+			a.exchange, a.evicted = nil, 0
+		}
+		a.exchange = slices.DeleteFunc(a.exchange, func(x charge) bool { return x.run != nil && !x.run.Open() })
 	}
 	if len(c.evictions) > mostEvicted {
 		for id := range c.evictions {
@@ -375,12 +396,12 @@ func (e *Engine) exchange(ranking *fairshare.Ranking, a *ask, r *run, now fairsh
 	c.preemptions = append(c.preemptions, p)
 	if len(a.exchange) == 0 {
 		a.since = now
-		a.exchange = append(a.exchange, charge{a.party.Account, a.request.Promised()})
+		a.exchange = append(a.exchange, charge{account: a.party.Account, amount: a.request.Promised()})
 	}
 	if r.Allocated {
 		e.tracker.rate(r)
 		a.evicted += r.GPUs
-		a.exchange = append(a.exchange, charge{r.Account, -usage.ChargeAhead(r.RateAt(now), e.snapshot.Policy.Lookback)})
+		a.exchange = append(a.exchange, charge{r.Account, -usage.ChargeAhead(r.RateAt(now), e.snapshot.Policy.Lookback), r})
 	}
 	c.ranking = nil
 }

@@ -218,6 +218,52 @@ func TestAnExchangeCountsAtOnce(t *testing.T) {
 	require.Zero(t, load(), "it was cancelled")
 }
 
+// Once the ranking knows that the one has ended and the other has run, nothing is
+// counted beside it: not even if the request was so short that no pass saw it run.
+func TestAnExchangeIsOverOnceItIsRanked(t *testing.T) {
+	for name, ended := range map[string]bool{"it runs": false, "it has run": true} {
+		t.Run(name, func(t *testing.T) {
+			c := contest(t)
+			over := c.run(1, "physics", "alice", 600, 8)
+			c.see(600 * time.Second)
+			request := c.slurm.submit("bio", "carol", 0, 4)
+			request.asked = 300
+			ask := c.slurm.show(request)
+			require.NotEmpty(t, c.candidates(&ask))
+			c.engine.Preempted(over.id, request.id, c.ms())
+			c.slurm.requeue(over)
+			c.slurm.clean(over)
+			c.slurm.start(request)
+			c.tick(c.slurm, time.Second)
+			if ended {
+				c.slurm.complete(request, Complete)
+			}
+			c.see(0)
+			require.Same(t, c.engine.ranking, c.engine.contracted())
+			require.Empty(t, c.engine.contract.asks)
+		})
+	}
+}
+
+// Tasks of an array evict one after the other under one id.
+func TestEachTaskOfAnArrayMayEvict(t *testing.T) {
+	c := contest(t)
+	var jobs []*simJob
+	for node := range 4 {
+		jobs = append(jobs, c.run(node, "physics", "alice", 600, 8))
+	}
+	c.see(600 * time.Second)
+	ask := c.request("bio", "carol", 30, 4)
+	for i, j := range jobs {
+		ask.ArrayTasks = uint32(10 - i)
+		require.Contains(t, c.candidates(ask), j.id, "task %d", i)
+		c.engine.Preempted(j.id, ask.JobID, c.ms())
+		c.slurm.requeue(j)
+		c.slurm.clean(j)
+		c.see(time.Second)
+	}
+}
+
 func TestR7CountsWhatWasEvictedForARequestAndInADay(t *testing.T) {
 	c := contest(t)
 	var jobs []*simJob
