@@ -37,7 +37,7 @@ func TestAnXidDrainsTheNode(t *testing.T) {
 		Nodes: 2, GPUsPerNode: 2,
 		SlurmConf: []string{"HealthCheckProgram=" + check, "HealthCheckInterval=1", "HealthCheckNodeState=ANY"},
 	})
-	script := fmt.Sprintf("#!/bin/sh\nexport SLURM_CONF=%s\nexec %s/bin/gpubudget-agent --conf %s health\n", m.SlurmConf(), m.Dir(), m.Conf())
+	script := fmt.Sprintf("#!/bin/sh\nexport SLURM_CONF=%s\nexec %[2]s/bin/gpubudget-agent --conf %[2]s/etc/agent.conf health\n", m.SlurmConf(), m.Dir())
 	require.NoError(t, os.WriteFile(check, []byte(script), 0o755))
 	m.until("both agents to look", func() bool {
 		for _, node := range m.Nodes() {
