@@ -137,8 +137,8 @@ func TestAMeteredJobIsAsLongAsSlurmSays(t *testing.T) {
 func TestARequeuedJobIsMeteredByRuns(t *testing.T) {
 	m := newMetered(t, testcluster.Options{GPUsPerNode: 1})
 	job := m.sbatch("--requeue", "--gres=gpu:1", "--wrap", "sleep 4")
-	m.until("it to be counted", func() bool {
-		return len(m.rows("SELECT DISTINCT gpu FROM gpubudget.gpu_bucket WHERE job_id = $1", job)) == 1
+	m.until("half a second of it to be counted", func() bool {
+		return len(m.rows("SELECT gpu FROM gpubudget.gpu_bucket WHERE job_id = $1 GROUP BY gpu HAVING sum(held_ms) >= 500", job)) == 1
 	})
 	m.exec("root", "scontrol", "requeue", number0(job))
 	m.until("both runs to end", func() bool {
