@@ -692,6 +692,25 @@ END
 $$;
 -- +goose StatementEnd
 
+REVOKE EXECUTE ON FUNCTION gpubudget.charge_metered FROM PUBLIC;
+
+-- Whoever writes runs has them charged.
+-- +goose StatementBegin
+DO $$
+DECLARE
+    held record;
+BEGIN
+    FOR held IN
+        SELECT DISTINCT a.grantee FROM pg_class c, aclexplode(c.relacl) a
+        WHERE c.oid = 'gpubudget.job_run'::regclass AND a.grantee <> c.relowner AND a.privilege_type = 'UPDATE'
+    LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION gpubudget.charge_metered TO %s',
+            CASE WHEN held.grantee = 0 THEN 'PUBLIC' ELSE held.grantee::regrole::text END);
+    END LOOP;
+END
+$$;
+-- +goose StatementEnd
+
 COMMENT ON FUNCTION gpubudget.charge_metered IS 'Whoever may write runs has it called again and again; it does no more than what is due.';
 
 -- Capacity --------------------------------------------------------------------
