@@ -110,10 +110,10 @@ func (r *Ranking) User(account, user string) (s *UserStanding, ok bool) {
 // has that of the account's guests.
 func (r *Ranking) Seat(account, user string) (s Seat) {
 	if i, ok := r.accounts[account]; ok {
-		s.account = int32(i) + 1 //nolint:gosec // all are in memory
+		s.account = int32(i) + 1
 	}
 	if i, ok := r.users[memberKey{account, user}]; ok {
-		s.user = int32(i) + 1 //nolint:gosec // likewise
+		s.user = int32(i) + 1
 	}
 	return s
 }

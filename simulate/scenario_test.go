@@ -161,12 +161,35 @@ func TestMisfits(t *testing.T) {
 	cfg.Budget = &fairshare.Budget{Accounts: []fairshare.Account{{Name: "a"}}}
 	misfits := cfg.Workload.Misfits(&cfg.Cluster, cfg.Budget)
 	require.Len(t, misfits, 2)
-	require.EqualError(t, misfits[0], `job 0: it asks for 9 GPUs, of which partition "" has 8`)
-	require.EqualError(t, misfits[1], `job 2: account "c" is not in the budget`)
+	require.EqualError(t, misfits[0], `job 0: it asks for 9 GPUs: expected 1 to 8, as many as the cluster has`)
+	require.EqualError(t, misfits[1], `job 2: account "c" is not in the budget: did you mean a?`)
 	_, err := Run(cfg)
 	require.ErrorContains(t, err, "2 jobs cannot run, the first: job 0")
 	cfg.Workload.Without(misfits)
 	require.Len(t, cfg.Workload.Jobs, 1)
+}
+
+func TestMisfitsSayWhereAndWhatWasExpected(t *testing.T) {
+	large, stranger, misspelt := job(0, 9, 0, 1), job(1, 1, 0, 1), job(2, 1, 0, 1)
+	large.Line, large.GPUsColumn, large.AccountColumn = 7, 30, 5
+	stranger.Line, stranger.GPUsColumn, stranger.AccountColumn = 8, 31, 6
+	misspelt.Line = 9 // nobody knows the column
+	cfg := scenario(t, "fifo", 2, large, stranger, misspelt)
+	cfg.Cluster.Partitions[0].Name = "gpu"
+	cfg.Budget = &fairshare.Budget{}
+	for _, name := range []string{"root", "a", "vision", "language", "robotics", "genomics", "physics", "chemistry", "climate", "history"} {
+		cfg.Budget.Accounts = append(cfg.Budget.Accounts, fairshare.Account{Name: name})
+	}
+	cfg.Workload.Owners[1].Account, cfg.Workload.Owners[2].Account = "speech", "visoin"
+	var got []string
+	for _, m := range cfg.Workload.Misfits(&cfg.Cluster, cfg.Budget) {
+		got = append(got, m.Error())
+	}
+	require.Equal(t, []string{
+		"line 7, column 30: it asks for 9 GPUs: expected 1 to 8, as many as partition gpu has",
+		`line 8, column 6: account "speech" is not in the budget: expected one of a, vision, language, robotics, genomics, physics, chemistry, climate and 1 more`,
+		`line 9: account "visoin" is not in the budget: did you mean vision?`,
+	}, got)
 }
 
 func TestWithShare(t *testing.T) {

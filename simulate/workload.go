@@ -6,9 +6,11 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"gpubudget/fairshare"
+	"gpubudget/internal/nearest"
 )
 
 // Workload is jobs to run. Times are in seconds since Begin.
@@ -45,6 +47,9 @@ type Job struct {
 	Partition  int16  // index in Cluster.Partitions
 	Debug      bool   // somebody sits and waits for it
 	Queued     bool   // it waits in the real queue now
+	// GPUsColumn and AccountColumn are where in its line the source says how many
+	// GPUs and whose it is; 0 if that isn't known.
+	GPUsColumn, AccountColumn int32
 }
 
 // Undeclared is the MinRuntime of a job that declares none.
@@ -52,13 +57,17 @@ const Undeclared = -1
 
 // MisfitError is a job that cannot run.
 type MisfitError struct {
-	Job  int // index in Workload.Jobs
-	Line int // of its source, 0 if it has none
-	Why  string
+	Job          int    // index in Workload.Jobs
+	Line, Column int    // of its source, 0 if it has none or that isn't known
+	Kind         string // what is wrong with it, the same for jobs that are alike
+	Why          string
 }
 
 func (m *MisfitError) Error() string {
-	if m.Line > 0 {
+	switch {
+	case m.Line > 0 && m.Column > 0:
+		return fmt.Sprintf("line %d, column %d: %s", m.Line, m.Column, m.Why)
+	case m.Line > 0:
 		return fmt.Sprintf("line %d: %s", m.Line, m.Why)
 	}
 	return fmt.Sprintf("job %d: %s", m.Job, m.Why)
@@ -67,40 +76,77 @@ func (m *MisfitError) Error() string {
 // Misfits are the jobs that cannot run on a cluster or for which nobody can be
 // charged, in order.
 func (w *Workload) Misfits(c *Cluster, b *fairshare.Budget) []*MisfitError {
-	known := make(map[string]bool)
-	for i := range b.Accounts {
-		known[b.Accounts[i].Name] = true
-	}
-	strangers := make([]bool, len(w.Owners))
-	for i, o := range w.Owners {
-		strangers[i] = !known[o.Account]
-	}
+	strangers := w.strangers(b)
 	var misfits []*MisfitError
 	for i := range w.Jobs {
-		j := &w.Jobs[i]
-		if why := w.misfit(j, c, strangers); why != "" {
-			misfits = append(misfits, &MisfitError{i, int(j.Line), why})
+		if m := w.misfit(&w.Jobs[i], c, strangers); m != nil {
+			m.Job, m.Line = i, int(w.Jobs[i].Line)
+			misfits = append(misfits, m)
 		}
 	}
 	return misfits
 }
 
-func (w *Workload) misfit(j *Job, c *Cluster, strangers []bool) string {
+// strangers is by owner what is wrong with his account, "" if nothing is.
+func (w *Workload) strangers(b *fairshare.Budget) []string {
+	known := make(map[string]bool)
+	var names []string
+	for i := range b.Accounts {
+		name := b.Accounts[i].Name
+		known[name] = true
+		if name != fairshare.RootAccount {
+			names = append(names, name)
+		}
+	}
+	strangers := make([]string, len(w.Owners))
+	for i, o := range w.Owners {
+		if !known[o.Account] {
+			strangers[i] = fmt.Sprintf("account %q is not in the budget: %s", o.Account, expected(o.Account, names))
+		}
+	}
+	return strangers
+}
+
+// mostNames is how many names an error lists.
+const mostNames = 8
+
+// expected tells which name was meant, or which there are.
+func expected(name string, names []string) string {
+	if near := nearest.Word(name, names); near != "" {
+		return "did you mean " + near + "?"
+	}
+	more := len(names) - mostNames
+	switch {
+	case len(names) == 0:
+		return "there is none in it"
+	case more > 0:
+		return fmt.Sprintf("expected one of %s and %d more", strings.Join(names[:mostNames], ", "), more)
+	}
+	return "expected one of " + strings.Join(names, ", ")
+}
+
+// misfit is what is wrong with a job, nil if nothing is.
+func (w *Workload) misfit(j *Job, c *Cluster, strangers []string) *MisfitError {
 	if int(j.Partition) >= len(c.Partitions) || j.Partition < 0 {
-		return fmt.Sprintf("partition %d is not on the cluster", j.Partition)
+		return &MisfitError{Kind: "an unknown partition", Why: fmt.Sprintf("partition %d is not on the cluster", j.Partition)}
 	}
 	p := &c.Partitions[j.Partition]
-	switch {
-	case j.GPUs < 1 || int(j.GPUs) > p.Nodes*p.GPUsPerNode:
-		return fmt.Sprintf("it asks for %d GPUs, of which partition %q has %d", j.GPUs, p.Name, p.Nodes*p.GPUsPerNode)
-	case int(j.GPUs) > p.GPUsPerNode && int(j.GPUs)%p.GPUsPerNode != 0 && int(j.GPUs)/p.GPUsPerNode >= p.Nodes:
-		return fmt.Sprintf("%d GPUs take more than the %d nodes of partition %q", j.GPUs, p.Nodes, p.Name)
-	case strangers[j.Owner]:
-		return fmt.Sprintf("account %q is not in the budget", w.Owners[j.Owner].Account)
-	case j.Run < 0 || j.Limit < 1:
-		return fmt.Sprintf("it runs for %d s of at most %d", j.Run, j.Limit)
+	where := "the cluster"
+	if p.Name != "" {
+		where = "partition " + p.Name
 	}
-	return ""
+	switch most := p.Nodes * p.GPUsPerNode; {
+	case j.GPUs < 1 || int(j.GPUs) > most:
+		return &MisfitError{
+			Column: int(j.GPUsColumn), Kind: "more GPUs than there are",
+			Why: fmt.Sprintf("it asks for %d GPUs: expected 1 to %d, as many as %s has", j.GPUs, most, where),
+		}
+	case strangers[j.Owner] != "":
+		return &MisfitError{Column: int(j.AccountColumn), Kind: "an account that is not in the budget", Why: strangers[j.Owner]}
+	case j.Run < 0 || j.Limit < 1:
+		return &MisfitError{Kind: "an impossible run time", Why: fmt.Sprintf("it runs for %d s of at most %d", j.Run, j.Limit)}
+	}
+	return nil
 }
 
 // Without leaves jobs out.

@@ -47,6 +47,9 @@ const (
 	optBackfillInterval = "backfill-interval"
 	optLargeJob         = "large-job"
 	optPatientGPUs      = "patient-gpus"
+	optPatience         = "patience"
+	optEvictedPerGPU    = "evicted-per-gpu"
+	optPreemptPerDay    = "preempt-per-day"
 	optTeams            = "accounts"
 	optUsers            = "users"
 	optDays             = "days"
@@ -110,7 +113,7 @@ func simulateFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: optOutage, Usage: "`NODE:FROM:UNTIL`: a node fails, counted from 0; times since the first job; may be repeated"},
 		&cli.StringSliceFlag{Name: optDrain, Usage: "`NODE:FROM:UNTIL`: the same, but what runs there may end"},
 		&cli.StringFlag{Name: optPolicies, Value: strings.Join(simulate.PolicyNames(), ","), Usage: "compare the policies `NAME,...`"},
-		&cli.StringFlag{Name: optSweep, Usage: "`SETTING=VALUE,...`: run once for each value of lookback, min-runtime, min-runtime-cap, half-life, checkpoint, margin, calc-interval, backfill-interval, large-job or patient-gpus"},
+		&cli.StringFlag{Name: optSweep, Usage: "`SETTING=VALUE,...`: run once for each value of lookback, min-runtime, min-runtime-cap, half-life, checkpoint, margin, evicted-per-gpu, preempt-per-day, patient-gpus, patience, calc-interval, backfill-interval or large-job"},
 		&cli.StringFlag{Name: optWhatIf, Usage: "`share:ACCOUNT=PERCENT`: run also with this share; what is short is taken from its siblings in proportion"},
 		&cli.StringFlag{Name: optFor, Usage: "end after `DURATION`, or \"all\" when all jobs have ended (default: with the last submission)"},
 		&cli.StringFlag{Name: optLookback, Value: "7d", Usage: "lookback window of gpubudget: `DURATION`"},
@@ -119,10 +122,13 @@ func simulateFlags() []cli.Flag {
 		&cli.StringFlag{Name: optMinRuntimeCap, Value: "8h", Usage: "longest minimum runtime: `DURATION`"},
 		&cli.StringFlag{Name: optCheckpoint, Value: "30m", Usage: "jobs save every `DURATION`, 0s for never"},
 		&cli.StringFlag{Name: optMargin, Value: "0.1", Usage: "margin of the contract: `FRACTION`"},
+		&cli.StringFlag{Name: optEvictedPerGPU, Value: "2", Usage: "a job evicts up to `NUMBER` GPUs of allocated jobs for each that it asks for; 0 for no limit"},
+		&cli.StringFlag{Name: optPreemptPerDay, Value: "4", Usage: "a job is preempted up to `NUMBER` times in 24 hours; 0 for no limit"},
 		&cli.StringFlag{Name: optCalcInterval, Value: "5m", Usage: "time between two priority passes: `DURATION`"},
 		&cli.StringFlag{Name: optBackfillInterval, Value: "30s", Usage: "time between two backfill passes: `DURATION`"},
 		&cli.StringFlag{Name: optLargeJob, Usage: "jobs of `GPUS` or more keep the nodes held for them until they start; 0 for none (default: 64 with the contract)"},
-		&cli.StringFlag{Name: optPatientGPUs, Usage: "jobs of `GPUS` or more that have waited for an hour evict smaller ones as docs/contract.md says; 0 for none (default: 32)"},
+		&cli.StringFlag{Name: optPatientGPUs, Usage: "jobs of `GPUS` or more that have waited for --patience evict smaller ones as docs/contract.md says; 0 for none (default: 32)"},
+		&cli.StringFlag{Name: optPatience, Value: "1h", Usage: "for how long such jobs have to have waited: `DURATION`"},
 		&cli.Uint64Flag{Name: optSeed, Value: g.Seed, Usage: "`NUMBER` from which all that is random follows"},
 		&cli.IntFlag{Name: optDays, Value: g.Days, Usage: "made-up jobs: `DAYS` of them"},
 		&cli.IntFlag{Name: optTeams, Value: g.Accounts, Usage: "made-up jobs: `NUMBER` of accounts"},
@@ -141,6 +147,7 @@ func simulateFlags() []cli.Flag {
 // scene is what all runs have in common.
 type scene struct {
 	workload *simulate.Workload
+	source   string // where the jobs come from; "" if they are made up
 	cluster  simulate.Cluster
 	budget   *fairshare.Budget
 	until    int64

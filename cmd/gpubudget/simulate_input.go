@@ -177,13 +177,13 @@ func (p *program) taken(c *cli.Context, s *scene, t *trace.Trace, name string) (
 	if len(t.Problems) > 0 {
 		s.skipped = trace.Counts(t.Problems)
 		if !c.Bool(optSkipBad) {
-			return nil, fmt.Errorf("%s: %w\n%s; --%s leaves such rows out", name, t.Problems[0], sayCounts(s.skipped), optSkipBad)
+			return nil, fmt.Errorf("%s: %w\n%s; --%s leaves such rows out", name, t.Problems[0], sayCounts("bad rows", s.skipped), optSkipBad)
 		}
 	}
 	if len(t.Jobs) == 0 {
 		return nil, fmt.Errorf("%s: no job in it uses GPUs", name)
 	}
-	s.workload = t.Workload
+	s.workload, s.source = t.Workload, name
 	return t.Partitions, nil
 }
 
@@ -254,12 +254,12 @@ func readLiveQueue(c *cli.Context, v view) (trace.Queue, error) {
 	return q, nil
 }
 
-func sayCounts(counts []trace.Count) string {
+func sayCounts(of string, counts []trace.Count) string {
 	var parts []string
 	for _, n := range counts {
 		parts = append(parts, fmt.Sprintf("%d with %s", n.Rows, n.Kind))
 	}
-	return "bad rows: " + strings.Join(parts, ", ")
+	return of + ": " + strings.Join(parts, ", ")
 }
 
 // readBudget reads --budget or --ledger.
@@ -273,7 +273,7 @@ func (p *program) readBudget(c *cli.Context, s *scene) error {
 			return err
 		}
 		defer in.Close() //nolint:errcheck // it was only read
-		tree, err := plan.ReadYAML(in, name)
+		tree, err := plan.ReadBudget(in, name)
 		if err != nil {
 			return err
 		}
@@ -365,10 +365,11 @@ func renumberPartitions(s *scene, names []string) error {
 	for i, name := range names {
 		at := slices.IndexFunc(known, func(k string) bool { return strings.EqualFold(k, name) })
 		if at < 0 {
+			at := s.firstIn(int16(i))
 			if near := nearest.Word(name, known); near != "" {
-				return fmt.Errorf("the trace has jobs in partition %q, which --%s does not name: did you mean %s?", name, optNodes, near)
+				return fmt.Errorf("%sthe trace has jobs in partition %q, which --%s does not name: did you mean %s?", at, name, optNodes, near)
 			}
-			return fmt.Errorf("the trace has jobs in partition %q, which --%s does not name: give %s=NxGPUS", name, optNodes, name)
+			return fmt.Errorf("%sthe trace has jobs in partition %q, which --%s does not name: give %s=NxGPUS", at, name, optNodes, name)
 		}
 		numbers[i] = int16(at)
 	}
@@ -376,6 +377,20 @@ func renumberPartitions(s *scene, names []string) error {
 		s.workload.Jobs[i].Partition = numbers[s.workload.Jobs[i].Partition]
 	}
 	return nil
+}
+
+// firstIn says where the first job of a partition of the trace stands.
+func (s *scene) firstIn(partition int16) string {
+	line := int32(math.MaxInt32)
+	for i := range s.workload.Jobs {
+		if j := &s.workload.Jobs[i]; j.Partition == partition && j.Line > 0 {
+			line = min(line, j.Line)
+		}
+	}
+	if line == math.MaxInt32 {
+		return s.source + ": "
+	}
+	return fmt.Sprintf("%s: line %d: ", s.source, line)
 }
 
 // spreadOverPartitions lets jobs that name no partition run in each in proportion
@@ -404,13 +419,18 @@ func checkJobs(c *cli.Context, s *scene) error {
 	if len(misfits) == 0 {
 		return nil
 	}
-	if !c.Bool(optSkipBad) {
-		return fmt.Errorf("%w\n%d jobs cannot run; --%s leaves them out", misfits[0], len(misfits), optSkipBad)
+	first := error(misfits[0])
+	if s.source != "" {
+		first = fmt.Errorf("%s: %w", s.source, first)
 	}
-	s.skipped = append(s.skipped, trace.Count{Kind: "no place on the cluster or in the budget", Rows: len(misfits)})
+	counts := trace.Misfits(misfits)
+	if !c.Bool(optSkipBad) {
+		return fmt.Errorf("%w\n%s; --%s leaves such jobs out", first, sayCounts("bad jobs", counts), optSkipBad)
+	}
+	s.skipped = append(s.skipped, counts...)
 	s.workload.Without(misfits)
 	if len(s.workload.Jobs) == 0 {
-		return fmt.Errorf("no job is left, the first: %w", misfits[0])
+		return fmt.Errorf("no job is left, the first: %w", first)
 	}
 	return nil
 }
@@ -461,30 +481,34 @@ func settings() map[string]setting {
 		optCheckpoint:       duration(func(p *simulate.Policy) *time.Duration { return &p.Checkpoint }, 0),
 		optCalcInterval:     duration(func(p *simulate.Policy) *time.Duration { return &p.CalcInterval }, time.Second),
 		optBackfillInterval: duration(func(p *simulate.Policy) *time.Duration { return &p.BackfillInterval }, time.Second),
-		optMargin: func(p *simulate.Policy, value string) error {
-			f, err := strconv.ParseFloat(value, 64)
-			if err != nil || !(f >= 0) || math.IsInf(f, 0) {
-				return fmt.Errorf("%q is no fraction: write 0.1 for a tenth", value)
+		optMargin: contractSetting(func(rules *fairshare.Contract, value string) (err error) {
+			rules.Margin, err = readNumber(value, "is no fraction: write 0.1 for a tenth")
+			return err
+		}),
+		optEvictedPerGPU: contractSetting(func(rules *fairshare.Contract, value string) (err error) {
+			rules.EvictedPerGPU, err = readNumber(value, "is no number of GPUs: write 2, or 0 for no limit")
+			return err
+		}),
+		optPreemptPerDay: contractSetting(func(rules *fairshare.Contract, value string) error {
+			n, err := strconv.ParseInt(value, 10, 32)
+			if err != nil || n < 0 {
+				return fmt.Errorf("%q is no number of preemptions: write 4, or 0 for no limit", value)
 			}
-			if p.Contract != nil {
-				rules := *p.Contract
-				rules.Margin = f
-				p.Contract = &rules
-			}
+			rules.PerDay = int(n)
 			return nil
-		},
-		optPatientGPUs: func(p *simulate.Policy, value string) error {
+		}),
+		optPatientGPUs: contractSetting(func(rules *fairshare.Contract, value string) error {
 			n, err := strconv.ParseInt(value, 10, 32)
 			if err != nil || n < 0 {
 				return fmt.Errorf("%q is no number of GPUs", value)
 			}
-			if p.Contract != nil {
-				rules := *p.Contract
-				rules.PatientGPUs = n
-				p.Contract = &rules
-			}
+			rules.PatientGPUs = n
 			return nil
-		},
+		}),
+		optPatience: contractSetting(func(rules *fairshare.Contract, value string) (err error) {
+			rules.Patience, err = readDuration(value)
+			return err
+		}),
 		optLargeJob: func(p *simulate.Policy, value string) error {
 			n, err := strconv.Atoi(value)
 			if err != nil || n < 0 {
@@ -496,7 +520,30 @@ func settings() map[string]setting {
 	}
 }
 
-var settingOrder = []string{optLookback, optHalfLife, optMinRuntime, optMinRuntimeCap, optCheckpoint, optCalcInterval, optBackfillInterval, optMargin, optLargeJob, optPatientGPUs}
+// contractSetting changes the rules of who yields to whom, where there are any.
+func contractSetting(set func(rules *fairshare.Contract, value string) error) setting {
+	return func(p *simulate.Policy, value string) error {
+		if p.Contract == nil {
+			return set(&fairshare.Contract{}, value)
+		}
+		rules := *p.Contract // other runs have the same
+		p.Contract = &rules
+		return set(&rules, value)
+	}
+}
+
+func readNumber(value, wrong string) (float64, error) {
+	f, err := strconv.ParseFloat(value, 64)
+	if err != nil || !(f >= 0) || math.IsInf(f, 0) {
+		return 0, fmt.Errorf("%q %s", value, wrong)
+	}
+	return f, nil
+}
+
+var settingOrder = []string{
+	optLookback, optHalfLife, optMinRuntime, optMinRuntimeCap, optCheckpoint, optCalcInterval, optBackfillInterval, optMargin, optEvictedPerGPU,
+	optPreemptPerDay, optLargeJob, optPatientGPUs, optPatience,
+}
 
 // variants are the runs that the options ask for.
 func variants(c *cli.Context, s *scene) ([]variant, error) {
@@ -534,6 +581,7 @@ func sweep(c *cli.Context, variants []variant) ([]variant, error) {
 		return variants, nil
 	}
 	name, values, ok := strings.Cut(text, "=")
+	name = strings.ReplaceAll(strings.TrimSpace(name), "_", "-") // as the policy's settings are spelt
 	set, known := settings()[name]
 	if !ok || !known {
 		if near := nearest.Word(name, settingOrder); near != "" && !known {

@@ -68,6 +68,9 @@ func Recorded(records []Record, q Queue, o Options) *Trace {
 			"queue: %d jobs ran and %d waited at %s; how long they take is drawn from what ran, and a user's waiting jobs are taken to be of one size (seed %d)",
 			running, waiting, q.Seen.In(r.options.Zone).Format("2006-01-02T15:04:05"), o.Seed))
 	}
+	for i := range r.Jobs {
+		r.Jobs[i].Line = 0 // nobody has the lines before him
+	}
 	return r.finish()
 }
 

@@ -6,8 +6,10 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"gpubudget/simulate"
 )
@@ -38,8 +40,10 @@ func (r *reader) swf(in io.Reader) error {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(make([]byte, 1<<16), 1<<20)
 	start := int64(0)
-	for line := 1; lines.Scan(); line++ {
-		s := strings.TrimSpace(lines.Text())
+	line := 1
+	for ; lines.Scan(); line++ {
+		text := lines.Text()
+		s := strings.TrimSpace(text)
 		if comment, ok := strings.CutPrefix(s, ";"); ok {
 			if name, value, ok := strings.Cut(comment, ":"); ok && strings.TrimSpace(name) == "UnixStartTime" {
 				start, _ = strconv.ParseInt(strings.TrimSpace(value), 10, 64) // a remark; 0 will do
@@ -49,36 +53,60 @@ func (r *reader) swf(in io.Reader) error {
 		if s == "" {
 			continue
 		}
-		x := r.swfRow(line, s)
+		x := r.swfRow(line, text)
 		x.submit += max(start, 0)
 		r.add(x)
 	}
 	if err := lines.Err(); err != nil {
-		return fmt.Errorf("read trace: %w", err)
+		return fmt.Errorf("read trace: line %d: %w", line, err)
 	}
 	return nil
 }
 
+// places are the columns of a line's fields.
+func places(line string) []int {
+	var at []int
+	before := true // a space, or the beginning
+	for i, letter := range line {
+		space := unicode.IsSpace(letter)
+		if before && !space {
+			at = append(at, i+1)
+		}
+		before = space
+	}
+	return at
+}
+
 func (r *reader) swfRow(line int, s string) *row {
 	x := &row{line: line, minRuntime: simulate.Undeclared}
-	fields := strings.Fields(s)
+	fields, at := strings.Fields(s), places(s)
 	if len(fields) != swfFields {
-		x.fail(RowError{Kind: "truncated or overlong row", Want: fmt.Sprintf("it has %d fields, the format %d", len(fields), swfFields)})
+		x.fail(RowError{Column: at[min(len(at)-1, swfFields)], Kind: "truncated or overlong row", Want: fmt.Sprintf("it has %d fields, the format %d", len(fields), swfFields)})
 		return x
 	}
 	var v [swfFields]int64
 	for _, i := range []int{swfJob, swfSubmit, swfRun, swfAllocated, swfRequested, swfLimit, swfUser, swfGroup, swfPartition} {
 		f, err := strconv.ParseFloat(fields[i], 64)
-		if err != nil || f < -1 || f > mostSeconds*2 {
-			x.fail(RowError{Column: strings.Index(s, fields[i]) + 1, Field: swfNames[i], Value: fields[i], Kind: "not a number", Want: "expected a number of at least -1"})
+		kind := ""
+		switch {
+		case err != nil || math.IsNaN(f):
+			kind = "not a number"
+		case f < -1:
+			kind = "negative"
+		case f > mostSeconds*2:
+			kind = "too large"
+		}
+		if kind != "" {
+			x.fail(RowError{Column: at[i], Field: swfNames[i], Value: fields[i], Kind: kind, Want: fmt.Sprintf("expected a number from -1, which is unknown, to %d", int64(mostSeconds*2))})
 			return x
 		}
 		v[i] = int64(f)
 	}
 	x.id = fields[swfJob]
+	x.at[jobCell], x.at[runCell], x.at[gpusCell], x.at[accountCell] = int32(at[swfJob]), int32(at[swfRun]), int32(at[swfAllocated]), int32(at[swfGroup])
 	x.submit, x.run, x.gpus = max(v[swfSubmit], 0), v[swfRun], v[swfAllocated]
 	if v[swfRequested] > 0 {
-		x.gpus = v[swfRequested]
+		x.gpus, x.at[gpusCell] = v[swfRequested], int32(at[swfRequested])
 	}
 	if x.run < 0 || x.gpus <= 0 {
 		x.run, x.gpus = max(x.run, 0), max(x.gpus, 0)

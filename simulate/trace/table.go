@@ -21,6 +21,7 @@ import (
 // job.
 type column struct {
 	name     string
+	of       cell
 	optional bool
 	ignored  bool // known, and of no use here
 	read     func(x *row, value string) *RowError
@@ -34,7 +35,7 @@ func (r *reader) table(in io.Reader, comma rune, columns []column) error {
 	if err != nil {
 		return fmt.Errorf("read the header: %w", err)
 	}
-	order, err := arrange(header, columns)
+	order, err := arrange(header, columns, c.FieldPos)
 	if err != nil {
 		return err
 	}
@@ -53,14 +54,17 @@ func (r *reader) table(in io.Reader, comma rune, columns []column) error {
 		line, _ := c.FieldPos(0)
 		x := row{line: line, minRuntime: simulate.Undeclared}
 		if len(record) < len(order) || len(record) > len(order)+1 || len(record) > len(order) && record[len(order)] != "" {
-			x.fail(RowError{Kind: "truncated or overlong row", Want: fmt.Sprintf("it has %d fields, the header %d", len(record), len(order))})
+			_, at := c.FieldPos(min(len(record)-1, len(order))) // the last there is, or the first too many
+			x.fail(RowError{Column: at, Kind: "truncated or overlong row", Want: fmt.Sprintf("it has %d fields, the header %d", len(record), len(order))})
 		}
 		for i := 0; i < len(order) && x.problem == nil; i++ {
 			if order[i].ignored {
 				continue
 			}
+			_, x.column = c.FieldPos(i)
+			x.at[order[i].of] = int32(x.column)
 			if p := order[i].read(&x, strings.TrimSpace(record[i])); p != nil {
-				_, p.Column = c.FieldPos(i)
+				p.Column = x.column
 				p.Field, p.Value = order[i].name, strings.Clone(record[i])
 				x.fail(*p)
 			}
@@ -69,8 +73,8 @@ func (r *reader) table(in io.Reader, comma rune, columns []column) error {
 	}
 }
 
-// arrange finds the columns of a header.
-func arrange(header []string, columns []column) ([]column, error) {
+// arrange finds the columns of a header, whose fields are at places.
+func arrange(header []string, columns []column, place func(field int) (line, column int)) ([]column, error) {
 	names := make([]string, len(columns))
 	for i := range columns {
 		names[i] = columns[i].name
@@ -83,28 +87,30 @@ func arrange(header []string, columns []column) ([]column, error) {
 			break // sacct -p ends rows with a bar
 		}
 		i := slices.IndexFunc(columns, func(c column) bool { return strings.EqualFold(c.name, name) })
+		line, position := place(at)
 		if i < 0 {
-			return nil, unknownColumn(at, name, names)
+			return nil, unknownColumn(line, position, name, names)
 		}
 		if found[i] {
-			return nil, fmt.Errorf("line 1, column %d: the column %s is there twice", at+1, name)
+			return nil, fmt.Errorf("line %d, column %d: the column %s is there twice", line, position, name)
 		}
 		found[i] = true
 		order = append(order, columns[i])
 	}
 	for i := range columns {
 		if !found[i] && !columns[i].optional {
-			return nil, fmt.Errorf("line 1: the column %s is missing: expected are %s", columns[i].name, strings.Join(names, ", "))
+			line, position := place(len(header) - 1)
+			return nil, fmt.Errorf("line %d, column %d: the column %s is missing: expected are %s", line, position, columns[i].name, strings.Join(names, ", "))
 		}
 	}
 	return order, nil
 }
 
-func unknownColumn(at int, name string, names []string) error {
+func unknownColumn(line, position int, name string, names []string) error {
 	if near := nearest.Word(name, names); near != "" {
-		return fmt.Errorf("line 1, column %d: unknown column %q: did you mean %s?", at+1, name, near)
+		return fmt.Errorf("line %d, column %d: unknown column %q: did you mean %s?", line, position, name, near)
 	}
-	return fmt.Errorf("line 1, column %d: unknown column %q: expected are %s", at+1, name, strings.Join(names, ", "))
+	return fmt.Errorf("line %d, column %d: unknown column %q: expected are %s", line, position, name, strings.Join(names, ", "))
 }
 
 func ignored(name string) column { return column{name: name, optional: true, ignored: true} }
@@ -159,9 +165,9 @@ func dateTime(layouts []string, zone *time.Location, to func(x *row) *int64) fun
 func phillyColumns(r *reader) []column {
 	return []column{
 		{name: "timestamp", read: dateTime([]string{"2006-01-02 15:04:05"}, r.options.Zone, func(x *row) *int64 { return &x.submit })},
-		{name: "duration", read: number(1, "seconds", func(x *row) *int64 { return &x.run })},
-		{name: "num_gpus", read: number(1, "a number of GPUs", func(x *row) *int64 { return &x.gpus })},
-		{name: "cluster", read: text(func(x *row) *string { return &x.account })},
+		{name: "duration", of: runCell, read: number(1, "seconds", func(x *row) *int64 { return &x.run })},
+		{name: "num_gpus", of: gpusCell, read: number(1, "a number of GPUs", func(x *row) *int64 { return &x.gpus })},
+		{name: "cluster", of: accountCell, read: text(func(x *row) *string { return &x.account })},
 		{name: "user", optional: true, read: text(func(x *row) *string { return &x.user })},
 		ignored("gpu_time"),
 	}
@@ -172,11 +178,11 @@ func phillyColumns(r *reader) []column {
 func chronusColumns(r *reader) []column {
 	r.Notes = append(r.Notes, "times: taken for minutes; the virtual cluster, in the column user, is taken for the account")
 	return []column{
-		{name: "job_id", read: text(func(x *row) *string { return &x.id })},
-		{name: "user", read: text(func(x *row) *string { return &x.account })},
-		{name: "num_gpu", read: number(1, "a number of GPUs", func(x *row) *int64 { return &x.gpus })},
+		{name: "job_id", of: jobCell, read: text(func(x *row) *string { return &x.id })},
+		{name: "user", of: accountCell, read: text(func(x *row) *string { return &x.account })},
+		{name: "num_gpu", of: gpusCell, read: number(1, "a number of GPUs", func(x *row) *int64 { return &x.gpus })},
 		{name: "submit_time", read: number(60, "minutes", func(x *row) *int64 { return &x.submit })},
-		{name: "duration", read: number(60, "minutes", func(x *row) *int64 { return &x.run })},
+		{name: "duration", of: runCell, read: number(60, "minutes", func(x *row) *int64 { return &x.run })},
 		ignored("iterations"), ignored("model_name"), ignored("interval"), ignored("expect_time_list"),
 		ignored("expect_value_list"), ignored("best_effort"), ignored("job_type"),
 	}
@@ -194,13 +200,13 @@ const SacctFields = "JobID,Account,User,Partition,QOS,Submit,Start,End,ElapsedRa
 func sacctColumns(r *reader) []column {
 	none := func(*row, string) *RowError { return nil }
 	columns := []column{
-		{name: "JobID", read: sacctID},
-		{name: "Account", read: text(func(x *row) *string { return &x.account })},
+		{name: "JobID", of: jobCell, read: sacctID},
+		{name: "Account", of: accountCell, read: text(func(x *row) *string { return &x.account })},
 		{name: "User", read: text(func(x *row) *string { return &x.user })},
 		{name: "Partition", optional: true, read: text(func(x *row) *string { return &x.partition })},
 		{name: "QOS", optional: true, read: text(func(x *row) *string { return &x.qos })},
 		{name: "Submit", read: dateTime([]string{"2006-01-02T15:04:05"}, r.options.Zone, func(x *row) *int64 { return &x.submit })},
-		{name: "ElapsedRaw", read: number(1, "seconds", func(x *row) *int64 { return &x.run })},
+		{name: "ElapsedRaw", of: runCell, read: number(1, "seconds", func(x *row) *int64 { return &x.run })},
 		{name: "Timelimit", optional: true, read: timeLimit},
 		{name: "AllocTRES", read: tres},
 		{name: "ReqTRES", optional: true, read: tres},
@@ -243,17 +249,26 @@ func tres(x *row, value string) *RowError {
 			continue
 		}
 		n, err := strconv.ParseInt(amount, 10, 64)
-		if err != nil || n < 0 {
+		switch {
+		case err != nil || n < 0:
 			return &RowError{Kind: "not a list of TRES", Want: "expected as in cpu=8,gres/gpu=2"}
+		case n > mostGPUs:
+			return &RowError{Kind: "too large", Want: fmt.Sprintf("expected up to %d GPUs", mostGPUs)}
+		case name == "gres/gpu":
+			x.asksFor(n)
+		default:
+			typed += n
 		}
-		if name == "gres/gpu" {
-			x.gpus = max(x.gpus, n)
-			continue
-		}
-		typed += n
 	}
-	x.gpus = max(x.gpus, typed)
+	x.asksFor(typed)
 	return nil
+}
+
+// asksFor is one of the places that say how many GPUs a job has.
+func (r *row) asksFor(gpus int64) {
+	if gpus > r.gpus {
+		r.gpus, r.at[gpusCell] = gpus, int32(r.column)
+	}
 }
 
 // timeLimit reads [days-]hours:minutes:seconds and shorter forms.
@@ -271,18 +286,27 @@ func timeLimit(x *row, value string) *RowError {
 		days, clock = "0", value
 	}
 	d, err := strconv.ParseInt(days, 10, 32)
-	if err != nil || d < 0 {
+	seconds, ok := clockSeconds(clock, hasDays)
+	if err != nil || d < 0 || !ok {
 		return wrong
 	}
-	seconds := int64(0)
+	if x.limit = d*86_400 + seconds; x.limit > mostSeconds {
+		return &RowError{Kind: "too large", Want: "expected at most a hundred years"}
+	}
+	return nil
+}
+
+// clockSeconds reads hours:minutes:seconds, of which the last may be missing if
+// there are days before them, and the first if not.
+func clockSeconds(clock string, hasDays bool) (seconds int64, ok bool) {
 	parts := strings.Split(clock, ":")
 	if len(parts) > 3 {
-		return wrong
+		return 0, false
 	}
 	for _, part := range parts {
 		n, err := strconv.ParseInt(part, 10, 32)
 		if err != nil || n < 0 {
-			return wrong
+			return 0, false
 		}
 		seconds = seconds*60 + n
 	}
@@ -294,6 +318,5 @@ func timeLimit(x *row, value string) *RowError {
 	if !hasDays && len(parts) == 1 {
 		seconds /= 60 // minutes
 	}
-	x.limit = d*86_400 + seconds
-	return nil
+	return seconds, true
 }

@@ -73,8 +73,8 @@ type Trace struct {
 
 // Count is how many rows there were of a kind.
 type Count struct {
-	Kind string
-	Rows int
+	Kind string `json:"kind"`
+	Rows int    `json:"rows"`
 }
 
 // Counts are the problems by kind, the most frequent first.
@@ -82,6 +82,15 @@ func Counts(problems []*RowError) []Count {
 	n := make(map[string]int)
 	for _, p := range problems {
 		n[p.Kind]++
+	}
+	return counted(n)
+}
+
+// Misfits are jobs that cannot run by kind, the most frequent first.
+func Misfits(misfits []*simulate.MisfitError) []Count {
+	n := make(map[string]int)
+	for _, m := range misfits {
+		n[m.Kind]++
 	}
 	return counted(n)
 }
@@ -191,7 +200,22 @@ type row struct {
 	queued        bool
 	drop          string // why the row is left out though there is nothing wrong with it
 	problem       *RowError
+
+	column int          // of the field that is being read
+	at     [cells]int32 // columns of fields that are looked at together; 0 if not known
 }
+
+// cell is a field of a row that can be wrong beside what else is known.
+type cell uint8
+
+const (
+	noCell cell = iota
+	jobCell
+	accountCell
+	gpusCell
+	runCell
+	cells
+)
 
 func (r *row) fail(p RowError) {
 	if r.problem == nil {
@@ -227,6 +251,7 @@ func (r *reader) add(x *row) {
 	j := simulate.Job{
 		Run: x.run, Limit: max(limit, 1), MinRuntime: x.minRuntime, Line: int32(x.line),
 		Owner: r.owner(x.account, x.user), GPUs: int32(x.gpus), Partition: r.partition(x.partition), Queued: x.queued,
+		GPUsColumn: x.at[gpusCell], AccountColumn: x.at[accountCell],
 	}
 	if strings.Contains(strings.ToLower(x.qos), "debug") {
 		j.Debug, j.QOS = true, 100
@@ -242,17 +267,17 @@ func (r *reader) judge(x *row) {
 	}
 	switch {
 	case x.run < 0 || x.run > mostSeconds:
-		x.fail(RowError{Kind: "impossible run time", Want: fmt.Sprintf("%d s must be between 0 and a hundred years", x.run)})
+		x.fail(RowError{Column: int(x.at[runCell]), Kind: "impossible run time", Want: fmt.Sprintf("%d s must be between 0 and a hundred years", x.run)})
 	case x.gpus < 0 || x.gpus > mostGPUs:
-		x.fail(RowError{Kind: "impossible number of GPUs", Want: fmt.Sprintf("%d must be between 0 and %d", x.gpus, mostGPUs)})
+		x.fail(RowError{Column: int(x.at[gpusCell]), Kind: "impossible number of GPUs", Want: fmt.Sprintf("%d must be between 0 and %d", x.gpus, mostGPUs)})
 	case x.account == "":
-		x.fail(RowError{Kind: "no account", Want: "somebody must be charged"})
+		x.fail(RowError{Column: int(x.at[accountCell]), Kind: "no account", Want: "somebody must be charged"})
 	case x.id != "":
 		if x.again {
 			x.id = fmt.Sprintf("%s submitted at %d", x.id, x.submit)
 		}
 		if before, twice := r.seen[x.id]; twice {
-			x.fail(RowError{Kind: "the same job twice", Want: fmt.Sprintf("job %s is in line %d already", x.id, before)})
+			x.fail(RowError{Column: int(x.at[jobCell]), Kind: "the same job twice", Want: fmt.Sprintf("job %s is in line %d already", x.id, before)})
 			return
 		}
 		r.seen[x.id] = x.line
@@ -303,19 +328,36 @@ func (r *reader) drawLimit(run int64) int64 {
 	return simulate.InventLimit(r.rng, run)
 }
 
+// noteOrder says how many rows stand after one that was submitted later.
+func (r *reader) noteOrder() {
+	late, first := 0, int32(0)
+	for i := 1; i < len(r.times); i++ {
+		if r.times[i] >= r.times[i-1] {
+			continue
+		}
+		if late++; late == 1 {
+			first = r.Jobs[i].Line
+		}
+	}
+	if late == 0 {
+		return
+	}
+	note := fmt.Sprintf("the rows were not in the order of submission and were sorted: %d came right after one that was submitted later", late)
+	if first > 0 {
+		note += fmt.Sprintf(", the first in line %d", first)
+	}
+	r.Notes = append(r.Notes, note)
+}
+
 // finish puts the jobs in order and counts their times from the first.
 func (r *reader) finish() *Trace {
 	if len(r.times) > 0 {
 		begin := slices.Min(r.times)
 		r.Begin = time.Unix(begin, 0).UTC()
-		sorted := true
 		for i := range r.Jobs {
 			r.Jobs[i].Submit = r.times[i] - begin
-			sorted = sorted && (i == 0 || r.Jobs[i-1].Submit <= r.Jobs[i].Submit)
 		}
-		if !sorted {
-			r.Notes = append(r.Notes, "the rows were not in the order of submission and were sorted")
-		}
+		r.noteOrder()
 		r.Sort()
 	}
 	if r.drewUsers {

@@ -37,13 +37,13 @@ func TestSacct(t *testing.T) {
 	require.Equal(t, []string{"h100", "a100"}, got.Partitions)
 	require.Equal(t, time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC), got.Begin)
 	require.Equal(t, []simulate.Job{
-		{Submit: 0, Run: 60, Limit: 1800, MinRuntime: -1, Line: 4, Owner: 1, GPUs: 3, QOS: 100, Debug: true},
-		{Submit: 10, Run: 7200, Limit: 93_600, MinRuntime: -1, Line: 2, Owner: 0, GPUs: 4},
-		{Submit: 40, Run: 5, Limit: 365 * 86_400, MinRuntime: -1, Line: 7, Owner: 2, GPUs: 1, Partition: 1},
-		{Submit: 9000, Run: 100, Limit: 7200, MinRuntime: -1, Line: 8, Owner: 0, GPUs: 4},
+		{Submit: 0, Run: 60, Limit: 1800, MinRuntime: -1, Line: 4, Owner: 1, GPUs: 3, QOS: 100, Debug: true, GPUsColumn: 57, AccountColumn: 4},
+		{Submit: 10, Run: 7200, Limit: 93_600, MinRuntime: -1, Line: 2, Owner: 0, GPUs: 4, GPUsColumn: 79, AccountColumn: 4},
+		{Submit: 40, Run: 5, Limit: 365 * 86_400, MinRuntime: -1, Line: 7, Owner: 2, GPUs: 1, Partition: 1, GPUsColumn: 62, AccountColumn: 4},
+		{Submit: 9000, Run: 100, Limit: 7200, MinRuntime: -1, Line: 8, Owner: 0, GPUs: 4, GPUsColumn: 61, AccountColumn: 4},
 	}, got.Jobs)
 	require.Equal(t, []Count{{"never started", 1}, {"steps", 1}, {"without GPUs", 1}}, got.Dropped)
-	require.Contains(t, got.Notes, "the rows were not in the order of submission and were sorted")
+	require.Contains(t, got.Notes, "the rows were not in the order of submission and were sorted: 1 came right after one that was submitted later, the first in line 4")
 }
 
 func TestSWF(t *testing.T) {
@@ -55,7 +55,7 @@ func TestSWF(t *testing.T) {
 	require.Empty(t, got.Problems)
 	require.Equal(t, int64(1_000_000_005), got.Begin.Unix())
 	require.Equal(t, []simulate.Owner{{Account: "group7", User: "user3"}}, got.Owners)
-	require.Equal(t, []simulate.Job{{Run: 60, Limit: 120, MinRuntime: -1, Line: 3, GPUs: 4}}, got.Jobs)
+	require.Equal(t, []simulate.Job{{Run: 60, Limit: 120, MinRuntime: -1, Line: 3, GPUs: 4, GPUsColumn: 18, AccountColumn: 31}}, got.Jobs)
 	require.Equal(t, []Count{{"never started", 1}}, got.Dropped)
 }
 
@@ -69,17 +69,17 @@ func TestChronus(t *testing.T) {
 func TestBadRows(t *testing.T) {
 	const header = "timestamp,duration,num_gpus,gpu_time,cluster\n"
 	for _, test := range []struct{ name, row, want string }{
-		{"truncated", "2017-10-09 07:01:55,66.0,1", "line 2: truncated or overlong row: it has 3 fields, the header 5"},
-		{"overlong", "2017-10-09 07:01:55,66.0,1,66.0,vc,more", "line 2: truncated or overlong row: it has 6 fields, the header 5"},
+		{"truncated", "2017-10-09 07:01:55,66.0,1", "line 2, column 26: truncated or overlong row: it has 3 fields, the header 5"},
+		{"overlong", "2017-10-09 07:01:55,66.0,1,66.0,vc,more", "line 2, column 36: truncated or overlong row: it has 6 fields, the header 5"},
 		{"no time", "yesterday,66.0,1,66.0,vc", `line 2, column 1: timestamp is "yesterday": not a time: expected 2006-01-02 15:04:05, 1970 to 2200`},
 		{"far future", "9999-10-09 07:01:55,66.0,1,66.0,vc", `line 2, column 1: timestamp is "9999-10-09 07:01:55": not a time: expected 2006-01-02 15:04:05, 1970 to 2200`},
 		{"negative", "2017-10-09 07:01:55,-66.0,1,66.0,vc", `line 2, column 21: duration is "-66.0": negative: expected seconds`},
 		{"not a number", "2017-10-09 07:01:55,1h,1,66.0,vc", `line 2, column 21: duration is "1h": not a number: expected seconds`},
 		{"NaN", "2017-10-09 07:01:55,NaN,1,66.0,vc", `line 2, column 21: duration is "NaN": not a number: expected seconds`},
 		{"huge", "2017-10-09 07:01:55,66.0,1e300,66.0,vc", `line 2, column 26: num_gpus is "1e300": too large: expected a number of GPUs`},
-		{"large", "2017-10-09 07:01:55,66.0,9999999,66.0,vc", "line 2: impossible number of GPUs: 9999999 must be between 0 and 1048576"},
-		{"milliseconds", "2017-10-09 07:01:55,6000000000.0,1,66.0,vc", "line 2: impossible run time: 6000000000 s must be between 0 and a hundred years"},
-		{"nobody", "2017-10-09 07:01:55,66.0,1,66.0,", "line 2: no account: somebody must be charged"},
+		{"large", "2017-10-09 07:01:55,66.0,9999999,66.0,vc", "line 2, column 26: impossible number of GPUs: 9999999 must be between 0 and 1048576"},
+		{"milliseconds", "2017-10-09 07:01:55,6000000000.0,1,66.0,vc", "line 2, column 21: impossible run time: 6000000000 s must be between 0 and a hundred years"},
+		{"nobody", "2017-10-09 07:01:55,66.0,1,66.0,", "line 2, column 33: no account: somebody must be charged"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := read(t, header+test.row+"\n2017-10-09 07:01:55,66.0,1,66.0,vc\n")
@@ -90,12 +90,56 @@ func TestBadRows(t *testing.T) {
 	}
 	t.Run("twice", func(t *testing.T) {
 		got := read(t, "job_id,user,num_gpu,submit_time,duration\n0,vc1,1,10,3\n0,vc1,1,10,3\n")
-		require.EqualError(t, got.Problems[0], "line 3: the same job twice: job 0 is in line 2 already")
+		require.EqualError(t, got.Problems[0], "line 3, column 1: the same job twice: job 0 is in line 2 already")
 	})
 	t.Run("swf", func(t *testing.T) {
-		got := read(t, "1 5 0 60 2 -1 -1 4 120 -1 1 3 7 -1 -1 -1 -1 -1\n2 5 0 x 2 -1 -1 4 120 -1 1 3 7 -1 -1 -1 -1 -1\n3 5 0\n")
-		require.EqualError(t, got.Problems[0], `line 2, column 7: run time is "x": not a number: expected a number of at least -1`)
-		require.EqualError(t, got.Problems[1], "line 3: truncated or overlong row: it has 3 fields, the format 18")
+		got := read(t, strings.Join([]string{
+			"1 5 0 60 2 -1 -1 4 120 -1 1 3 7 -1 -1 -1 -1 -1",
+			"2 5 0 x 2 -1 -1 4 120 -1 1 3 7 -1 -1 -1 -1 -1",
+			"3 5 0",
+			"  4 5 -2 -2 2 -1 -1 4 120 -1 1 3 7 -1 -1 -1 -1 -1",
+			"5 5 0 60 2 -1 -1 1e300 120 -1 1 3 7 -1 -1 -1 -1 -1",
+			"6 5 0 60 2 -1 -1 4 120 -1 1 3 7 -1 -1 -1 -1 -1 9",
+			"1 5 0 60 2 -1 -1 4 120 -1 1 3 7 -1 -1 -1 -1 -1",
+			"8 5 0 60 2 -1 -1 4000000 120 -1 1 3 7 -1 -1 -1 -1 -1",
+		}, "\n")+"\n")
+		require.Len(t, got.Jobs, 1)
+		var problems []string
+		for _, p := range got.Problems {
+			problems = append(problems, p.Error())
+		}
+		require.Equal(t, []string{
+			`line 2, column 7: run time is "x": not a number: expected a number from -1, which is unknown, to 6324480000`,
+			"line 3, column 5: truncated or overlong row: it has 3 fields, the format 18",
+			`line 4, column 10: run time is "-2": negative: expected a number from -1, which is unknown, to 6324480000`,
+			`line 5, column 18: requested processors is "1e300": too large: expected a number from -1, which is unknown, to 6324480000`,
+			"line 6, column 48: truncated or overlong row: it has 19 fields, the format 18",
+			"line 7, column 1: the same job twice: job 1 is in line 1 already",
+			"line 8, column 18: impossible number of GPUs: 4000000 must be between 0 and 1048576",
+		}, problems)
+	})
+	t.Run("sacct", func(t *testing.T) {
+		const row = "|a|ann|2026-03-01T10:00:00|60|"
+		got := read(t, strings.Join([]string{
+			"JobID|Account|User|Submit|ElapsedRaw|Timelimit|AllocTRES|ReqTRES",
+			"1" + row + "1:00:00|gres/gpu=9223372036854775807,gres/gpu:a100=9223372036854775807|",
+			"2" + row + "99999-00:00:00|gres/gpu=1|",
+			"3" + row + "1:00:00|gres/gpu=some|",
+			"4" + row + "1:00:00|gres/gpu:a100=900000,gres/gpu:h100=900000|",
+			"5|a|ann|Unknown|60|1:00:00|gres/gpu=1|",
+		}, "\n")+"\n")
+		require.Empty(t, got.Jobs)
+		var problems []string
+		for _, p := range got.Problems {
+			problems = append(problems, p.Error())
+		}
+		require.Equal(t, []string{
+			`line 2, column 40: AllocTRES is "gres/gpu=9223372036854775807,gres/gpu:a100=9223372036854775807": too large: expected up to 1048576 GPUs`,
+			`line 3, column 32: Timelimit is "99999-00:00:00": too large: expected at most a hundred years`,
+			`line 4, column 40: AllocTRES is "gres/gpu=some": not a list of TRES: expected as in cpu=8,gres/gpu=2`,
+			"line 5, column 40: impossible number of GPUs: 1800000 must be between 0 and 1048576",
+			`line 6, column 9: Submit is "Unknown": not a time: expected 2006-01-02T15:04:05, 1970 to 2200`,
+		}, problems)
 	})
 	require.Equal(t, []Count{{"a", 2}, {"b", 1}}, Counts([]*RowError{{Kind: "b"}, {Kind: "a"}, {Kind: "a"}}))
 }
@@ -104,10 +148,10 @@ func TestBadHeaders(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
 		{"empty", "", "read trace: it is empty: EOF"},
 		{"unknown format", "hello\n", "it is not clear which format this is: name it, one of [sacct philly chronus swf]"},
-		{"misspelt", "timestamp,durations,num_gpus,cluster\n", `line 1, column 2: unknown column "durations": did you mean duration?`},
-		{"strange", "timestamp,duration,num_gpus,cluster,colour\n", `line 1, column 5: unknown column "colour": expected are timestamp, duration, num_gpus, cluster, user, gpu_time`},
-		{"missing", "timestamp,duration,num_gpus\n", "line 1: the column cluster is missing: expected are timestamp, duration, num_gpus, cluster, user, gpu_time"},
-		{"twice", "timestamp,duration,num_gpus,duration,cluster\n", "line 1, column 4: the column duration is there twice"},
+		{"misspelt", "timestamp,durations,num_gpus,cluster\n", `line 1, column 11: unknown column "durations": did you mean duration?`},
+		{"strange", "timestamp,duration,num_gpus,cluster,colour\n", `line 1, column 37: unknown column "colour": expected are timestamp, duration, num_gpus, cluster, user, gpu_time`},
+		{"missing", "timestamp,duration,num_gpus\n", "line 1, column 20: the column cluster is missing: expected are timestamp, duration, num_gpus, cluster, user, gpu_time"},
+		{"twice", "timestamp,duration,num_gpus,duration,cluster\n", "line 1, column 29: the column duration is there twice"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := Read(strings.NewReader(test.text), "", Options{})

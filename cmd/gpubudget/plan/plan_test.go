@@ -78,23 +78,23 @@ func TestYAMLQuotesNames(t *testing.T) {
 	require.Equal(t, tree, readYAML(t, text), text)
 }
 
-func TestYAMLErrorsNameTheLine(t *testing.T) {
+func TestYAMLErrorsNameThePlace(t *testing.T) {
 	for _, tc := range []struct{ name, text, want string }{
 		{"nothing", "", "tree.yaml: it is empty: begin with the key accounts"},
-		{"a word", "accounts", "tree.yaml:1: the file must be KEY: VALUE lines"},
-		{"unknown key", "acounts:\n", `tree.yaml:1: the file has an unknown key "acounts": did you mean accounts?`},
-		{"foreign key", "quota: 1\n", `tree.yaml:1: the file has an unknown key "quota": known are accounts, cluster, policy, users, weights`},
-		{"unknown key of an account", "accounts:\n  a:\n    share: 1\n    user: [x]\n", `tree.yaml:4: account a has an unknown key "user": did you mean users?`},
-		{"no share", "accounts:\n  a:\n    users: [x]\n", "tree.yaml:2: account a has no share: add share: and percent of the account above"},
-		{"bad share", "accounts:\n  a:\n    share: 0.3\n", `tree.yaml:3: share "0.3" can be read in two ways, as 0.3% or as a fraction: write 0.3% or 30%`},
-		{"bad user share", "accounts:\n  a:\n    share: 1\n    users: {x: most}\n", `tree.yaml:4: share "most" is not understood: give percent (30, 30%, 12.5%) from 0 to 100, or equal`},
-		{"account twice", "accounts:\n  a: {share: 1}\n  b:\n    share: 2\n    accounts:\n      A: {share: 3}\n", "tree.yaml:6: account a is there a second time (first in line 2)"},
-		{"account twice at one level", "accounts:\n  a: {share: 1}\n  a: {share: 1}\n", `tree.yaml:3: "a" is there a second time (first in line 2)`},
-		{"root", "accounts:\n  root: {share: 100}\n", "tree.yaml:2: account root needs no mention: its users and accounts stand at the top"},
-		{"user twice", "users: [a, a]\n", "tree.yaml:1: user a is in account root a second time"},
-		{"user that is a list", "users: [[a]]\n", "tree.yaml:1: a word is needed here"},
-		{"accounts as a list", "accounts: [a]\n", "tree.yaml:1: accounts of root must be KEY: VALUE lines"},
-		{"policy without value", "policy:\n  mode:\n", "tree.yaml:2: a word is needed here"},
+		{"a word", "accounts", "tree.yaml:1:1: the file must be KEY: VALUE lines"},
+		{"unknown key", "acounts:\n", `tree.yaml:1:1: the file has an unknown key "acounts": did you mean accounts?`},
+		{"foreign key", "quota: 1\n", `tree.yaml:1:1: the file has an unknown key "quota": known are accounts, cluster, policy, users, weights`},
+		{"unknown key of an account", "accounts:\n  a:\n    share: 1\n    user: [x]\n", `tree.yaml:4:5: account a has an unknown key "user": did you mean users?`},
+		{"no share", "accounts:\n  a:\n    users: [x]\n", "tree.yaml:2:3: account a has no share: add share: and percent of the account above"},
+		{"bad share", "accounts:\n  a:\n    share: 0.3\n", `tree.yaml:3:12: share "0.3" can be read in two ways, as 0.3% or as a fraction: write 0.3% or 30%`},
+		{"bad user share", "accounts:\n  a:\n    share: 1\n    users: {x: most}\n", `tree.yaml:4:16: share "most" is not understood: give percent (30, 30%, 12.5%) from 0 to 100, or equal`},
+		{"account twice", "accounts:\n  a: {share: 1}\n  b:\n    share: 2\n    accounts:\n      A: {share: 3}\n", "tree.yaml:6:7: account a is there a second time (first in line 2)"},
+		{"account twice at one level", "accounts:\n  a: {share: 1}\n  a: {share: 1}\n", `tree.yaml:3:3: "a" is there a second time (first in line 2)`},
+		{"root", "accounts:\n  root: {share: 100}\n", "tree.yaml:2:3: account root needs no mention: its users and accounts stand at the top"},
+		{"user twice", "users: [a, a]\n", "tree.yaml:1:12: user a is in account root a second time"},
+		{"user that is a list", "users: [[a]]\n", "tree.yaml:1:9: a word is needed here"},
+		{"accounts as a list", "accounts: [a]\n", "tree.yaml:1:11: accounts of root must be KEY: VALUE lines"},
+		{"policy without value", "policy:\n  mode:\n", "tree.yaml:2:8: a word is needed here"},
 		{"no YAML", "a: b: c\n", "tree.yaml: yaml: mapping values are not allowed in this context"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -102,6 +102,30 @@ func TestYAMLErrorsNameTheLine(t *testing.T) {
 			require.EqualError(t, err, tc.want)
 		})
 	}
+}
+
+// A budget is all there is: more than 100% of an account is an error where it
+// goes beyond that.
+func TestABudgetGivesAwayNoMoreThanThereIs(t *testing.T) {
+	for _, tc := range []struct{ name, text, want string }{
+		{"accounts", "accounts:\n  a: {share: 60%}\n  b: {share: 40.5%}\n", "tree.yaml:3:14: below account root shares come to 100.5%: they can be 100% at most"},
+		{"users", "accounts:\n  a:\n    share: 60%\n    users: {x: 60%, y: equal, z: 50}\n", "tree.yaml:4:34: below account a shares come to 110%: they can be 100% at most"},
+		{
+			"both", "accounts:\n  a:\n    users: {x: 60%}\n    accounts: {c: {share: 30%}, d: {share: 20%}}\n    share: 60%\n",
+			"tree.yaml:4:44: below account a shares come to 110%: they can be 100% at most",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := ReadBudget(strings.NewReader(tc.text), "tree.yaml")
+			require.EqualError(t, err, tc.want)
+			_, err = ReadYAML(strings.NewReader(tc.text), "tree.yaml")
+			require.NoError(t, err, "a part of a tree that others may make room for")
+		})
+	}
+	const whole = "users: {x: 10%}\naccounts:\n  a: {share: 60%, accounts: {c: {share: 100%}}}\n  b: {share: 30%}\n"
+	tree, err := ReadBudget(strings.NewReader(whole), "tree.yaml")
+	require.NoError(t, err)
+	require.Equal(t, readYAML(t, whole), tree)
 }
 
 func FuzzReadYAML(f *testing.F) {

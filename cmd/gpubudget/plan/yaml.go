@@ -32,8 +32,19 @@ import (
 //	        share: 70%
 //	        users: {carol: 80%, dave: equal}
 //
-// All keys but share are optional. Errors name the line after name.
+// All keys but share are optional. Errors name the line and the column after name.
 func ReadYAML(r io.Reader, name string) (Tree, error) {
+	return read(r, &decoder{name: name})
+}
+
+// ReadBudget is ReadYAML of a tree that is all there is: that shares below one
+// account come to more than 100% is an error, too.
+func ReadBudget(r io.Reader, name string) (Tree, error) {
+	return read(r, &decoder{name: name, given: map[*Account]fairshare.Share{}})
+}
+
+func read(r io.Reader, d *decoder) (Tree, error) {
+	name := d.name
 	var document yaml.Node
 	switch err := yaml.NewDecoder(r).Decode(&document); {
 	case errors.Is(err, io.EOF):
@@ -41,7 +52,7 @@ func ReadYAML(r io.Reader, name string) (Tree, error) {
 	case err != nil:
 		return Tree{}, fmt.Errorf("%s: %w", name, err)
 	}
-	d := decoder{name: name, seen: map[string]int{fairshare.RootAccount: 0}}
+	d.seen = map[string]int{fairshare.RootAccount: 0}
 	t, err := d.tree(document.Content[0])
 	if err != nil {
 		return Tree{}, err
@@ -53,11 +64,14 @@ func ReadYAML(r io.Reader, name string) (Tree, error) {
 type decoder struct {
 	name string
 	seen map[string]int // lines of the accounts read
+	// given is by account what it has given away so far; nil if it may be more
+	// than it has.
+	given map[*Account]fairshare.Share
 }
 
 // fail is an error at a node.
 func (d *decoder) fail(n *yaml.Node, format string, args ...any) error {
-	return fmt.Errorf("%s:%d: %w", d.name, n.Line, fmt.Errorf(format, args...))
+	return fmt.Errorf("%s:%d:%d: %w", d.name, n.Line, n.Column, fmt.Errorf(format, args...))
 }
 
 func (d *decoder) tree(n *yaml.Node) (Tree, error) {
@@ -181,19 +195,22 @@ func (d *decoder) accounts(n *yaml.Node, parent *Account) error {
 			return d.fail(key, "account %s is there a second time (first in line %d)", name, before)
 		}
 		d.seen[name] = key.Line
-		a, err := d.account(name, key, value)
+		a, err := d.account(name, parent, key, value)
 		parent.Accounts = append(parent.Accounts, a)
 		return err
 	})
 }
 
-func (d *decoder) account(name string, key, value *yaml.Node) (Account, error) {
+func (d *decoder) account(name string, parent *Account, key, value *yaml.Node) (Account, error) {
 	a := Account{Name: name}
 	hasShare := false
 	err := d.fields(value, "account "+name, map[string]func(*yaml.Node) error{
 		"share": func(v *yaml.Node) error {
 			hasShare = true
-			return d.share(v, amount.ParsePercent, &a.Share)
+			if err := d.share(v, amount.ParsePercent, &a.Share); err != nil {
+				return err
+			}
+			return d.give(v, parent, a.Share)
 		},
 		"users":    func(v *yaml.Node) error { return d.users(v, &a) },
 		"accounts": func(v *yaml.Node) error { return d.accounts(v, &a) },
@@ -217,15 +234,29 @@ func (d *decoder) share(n *yaml.Node, parse func(string) (fairshare.Share, error
 	return nil
 }
 
+// give checks that an account has a share to give that stands at a node.
+func (d *decoder) give(n *yaml.Node, from *Account, share fairshare.Share) error {
+	if d.given == nil {
+		return nil
+	}
+	d.given[from] += share
+	if sum := d.given[from]; sum > fairshare.Whole {
+		return d.fail(n, "below account %s shares come to %s: they can be 100%% at most", from.Name, amount.Percent(sum))
+	}
+	return nil
+}
+
 // users reads a list of names, or names with shares.
 func (d *decoder) users(n *yaml.Node, a *Account) error {
 	n = resolve(n)
 	if n.Kind != yaml.SequenceNode {
 		return d.pairs(n, "users of "+a.Name, func(key, value *yaml.Node) error {
 			u := User{Name: key.Value}
-			err := d.share(value, amount.ParseUserShare, &u.Share)
+			if err := d.share(value, amount.ParseUserShare, &u.Share); err != nil {
+				return err
+			}
 			a.Users = append(a.Users, u)
-			return err
+			return d.give(value, a, max(u.Share, 0))
 		})
 	}
 	seen := map[string]bool{}
