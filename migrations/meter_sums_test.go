@@ -49,3 +49,32 @@ func TestUpSumsUpWhatMetersToldBefore(t *testing.T) {
 		require.Equal(t, []int64{0}, query[int64](t, conn, "SELECT sum(holdings + held_ms + part_ms + busy_ms + busy_known_ms)::bigint FROM gpubudget."+table))
 	}
 }
+
+// Runs with parts of GPUs that were in the sums by their parts are in them by the GPUs
+// they were on; others stay as they were.
+func TestUpCountsRunsOnShardsByTheirGPUs(t *testing.T) {
+	cfg := emptyDatabase(t)
+	require.NoError(t, migrations.UpTo(ctx, cfg, 15))
+	conn := connect(t, cfg)
+	exec := func(sql string) {
+		t.Helper()
+		_, err := conn.Exec(ctx, sql)
+		require.NoError(t, err)
+	}
+	exec(`INSERT INTO gpubudget.job_run (cluster, job_id, started_at, account, user_name, gpus, parts, nodes, allocated, seen_at, ended_at, end_seen_at)
+		SELECT 'c1', n, '2026-01-01 09:30Z', 'chem', u, g, p, l, true, now(), '2026-01-01 10:45Z', now()
+		FROM (VALUES (1, 'ann', 2, 0, 'n1'), (2, 'bob', 0, 250000, 'n1'), (3, 'cyd', 0, 500000, 'n[1-2],m')) v (n, u, g, p, l)`)
+	byHour := func() []string {
+		return query[string](t, conn, `SELECT format('%s %s', user_name, string_agg(ms::text, ' ' ORDER BY starts_at)) FROM (
+			SELECT user_name, starts_at, sum(used_ms) AS ms FROM (SELECT * FROM gpubudget.metered_bucket UNION ALL SELECT * FROM gpubudget.metered_delta) m
+			GROUP BY 1, 2) s GROUP BY user_name ORDER BY 1`)
+	}
+	require.Equal(t, []string{"ann 3600000 5400000", "bob 450000 675000", "cyd 900000 1350000"}, byHour())
+	require.NoError(t, migrations.Up(ctx, cfg, nil))
+	require.Equal(t, []string{"ann 3600000 5400000", "bob 1800000 2700000", "cyd 5400000 8100000"}, byHour())
+	exec(`UPDATE gpubudget.job_run SET ended_at = '2026-01-01 10:00Z' WHERE job_id = 3`)
+	require.Equal(t, []string{"ann 3600000 5400000", "bob 1800000 2700000", "cyd 5400000 0"}, byHour())
+	exec(`DELETE FROM gpubudget.job_run`)
+	exec(`SELECT gpubudget.fold_meter()`)
+	require.Equal(t, []int64{0}, query[int64](t, conn, "SELECT sum(used_ms)::bigint FROM gpubudget.metered_day"))
+}

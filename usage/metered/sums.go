@@ -14,9 +14,11 @@ import (
 // Sum is what was metered of the runs of one user in one account in a period.
 type Sum struct {
 	Account, User string
-	Used          fairshare.GPUMillis // by the runs, charged or not
-	Covered       fairshare.GPUMillis // of it, metered
-	Amounts       Amounts             // utilisation and energy only
+	// Used is for how long the runs were on GPUs, charged or not: a job on shards or
+	// MPS counts each GPU that it has a part of.
+	Used    fairshare.GPUMillis
+	Covered fairshare.GPUMillis // of it, metered
+	Amounts Amounts             // utilisation and energy only
 }
 
 // Add adds what was metered of others.
@@ -97,35 +99,36 @@ WITH edge AS (
 	WHERE b.cluster = $1 AND (b.starts_at > $2::timestamptz - interval '1 day' AND b.starts_at < $2 AND b.ends_at > $2
 		OR b.starts_at > $3::timestamptz - interval '1 day' AND b.starts_at < $3 AND b.ends_at > $3)
 ), summed AS (
-	SELECT d.account, d.user_name, d.used_ms, d.part_ms, d.busy_ms, d.busy_known_ms, d.energy_mj, d.energy_known_ms
+	SELECT d.account, d.user_name, d.used_ms, d.held_ms, d.busy_ms, d.busy_known_ms, d.energy_mj, d.energy_known_ms
 	FROM gpubudget.metered_day d
 	WHERE d.cluster = $1 AND d.day >= (SELECT first_day FROM edge) AND d.day < (SELECT last_day FROM edge)
 	UNION ALL
-	SELECT b.account, b.user_name, b.used_ms, b.part_ms, b.busy_ms, b.busy_known_ms, b.energy_mj, b.energy_known_ms
+	SELECT b.account, b.user_name, b.used_ms, b.held_ms, b.busy_ms, b.busy_known_ms, b.energy_mj, b.energy_known_ms
 	FROM gpubudget.metered_bucket b
 	WHERE b.cluster = $1 AND b.starts_at >= $2 AND b.starts_at < (SELECT least(first_day, u) FROM edge) AND b.ends_at <= $3
 	UNION ALL
-	SELECT b.account, b.user_name, b.used_ms, b.part_ms, b.busy_ms, b.busy_known_ms, b.energy_mj, b.energy_known_ms
+	SELECT b.account, b.user_name, b.used_ms, b.held_ms, b.busy_ms, b.busy_known_ms, b.energy_mj, b.energy_known_ms
 	FROM gpubudget.metered_bucket b
 	WHERE b.cluster = $1 AND b.starts_at >= (SELECT greatest(last_day, first_day) FROM edge) AND b.starts_at < $3 AND b.ends_at <= $3
 	UNION ALL
-	SELECT b.account, b.user_name, b.used_ms, b.part_ms, b.busy_ms, b.busy_known_ms, b.energy_mj, b.energy_known_ms
+	SELECT b.account, b.user_name, b.used_ms, b.held_ms, b.busy_ms, b.busy_known_ms, b.energy_mj, b.energy_known_ms
 	FROM gpubudget.metered_delta b
 	WHERE b.cluster = $1 AND b.starts_at >= $2 AND b.ends_at <= $3
 	UNION ALL
 	SELECT r.account, r.user_name,
-		gpubudget.run_held(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since, r.gpus, r.parts, least(r.ended_at, p.u))
-		- gpubudget.run_held(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since, r.gpus, r.parts, greatest(r.started_at, p.f)), 0, 0, 0, 0, 0
+		gpubudget.run_used(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since, g.held, least(r.ended_at, p.u))
+		- gpubudget.run_used(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since, g.held, greatest(r.started_at, p.f)), 0, 0, 0, 0, 0
 	FROM part p JOIN gpubudget.job_run r ON tstzrange(r.started_at, r.ended_at) && tstzrange(p.f, p.u)
+		CROSS JOIN LATERAL (SELECT gpubudget.run_gpus(r.gpus, r.parts, r.nodes) AS held OFFSET 0) g -- found once for a run
 	WHERE r.cluster = $1 AND r.ended_at IS NOT NULL AND (r.gpus > 0 OR r.parts > 0) AND r.started_at < p.u AND r.ended_at > greatest(p.f, r.started_at)
 	UNION ALL
 	SELECT r.account, r.user_name,
-		gpubudget.run_held(r.started_at, $4, r.suspended_ms, r.suspended_since, r.gpus, r.parts, least($4, $3))
-		- gpubudget.run_held(r.started_at, $4, r.suspended_ms, r.suspended_since, r.gpus, r.parts, greatest(r.started_at, $2)), 0, 0, 0, 0, 0
-	FROM gpubudget.job_run r
+		gpubudget.run_used(r.started_at, $4, r.suspended_ms, r.suspended_since, g.held, least($4, $3))
+		- gpubudget.run_used(r.started_at, $4, r.suspended_ms, r.suspended_since, g.held, greatest(r.started_at, $2)), 0, 0, 0, 0, 0
+	FROM gpubudget.job_run r CROSS JOIN LATERAL (SELECT gpubudget.run_gpus(r.gpus, r.parts, r.nodes) AS held OFFSET 0) g
 	WHERE r.cluster = $1 AND r.ended_at IS NULL AND (r.gpus > 0 OR r.parts > 0) AND r.started_at < $3 AND $4 > greatest($2, r.started_at)
 	UNION ALL
-	SELECT b.account, b.user_name, 0, b.part_ms * b.ms / b.held_ms, coalesce(b.busy_ms * b.ms / b.held_ms, 0), b.busy_known_ms * b.ms / b.held_ms,
+	SELECT b.account, b.user_name, 0, b.ms, coalesce(b.busy_ms * b.ms / b.held_ms, 0), b.busy_known_ms * b.ms / b.held_ms,
 		CASE WHEN b.ms = b.held_ms THEN coalesce(b.energy_mj, 0) ELSE coalesce(div(b.energy_mj::numeric * b.ms, b.held_ms), 0)::bigint END,
 		b.energy_known_ms * b.ms / b.held_ms
 	FROM (
@@ -137,11 +140,11 @@ WITH edge AS (
 		) b
 	) b
 )
-SELECT account, user_name, used, least(used, part), CASE WHEN busy_known > 0 THEN busy END, busy_known, CASE WHEN energy_known > 0 THEN energy END, energy_known
+SELECT account, user_name, used, least(used, held), CASE WHEN busy_known > 0 THEN busy END, busy_known, CASE WHEN energy_known > 0 THEN energy END, energy_known
 FROM (
-	SELECT account, user_name, sum(used_ms)::bigint AS used, sum(part_ms)::bigint AS part, sum(busy_ms)::bigint AS busy, sum(busy_known_ms)::bigint AS busy_known,
+	SELECT account, user_name, sum(used_ms)::bigint AS used, sum(held_ms)::bigint AS held, sum(busy_ms)::bigint AS busy, sum(busy_known_ms)::bigint AS busy_known,
 		sum(energy_mj)::bigint AS energy, sum(energy_known_ms)::bigint AS energy_known
 	FROM summed GROUP BY account, user_name
 ) s
-WHERE used <> 0 OR part <> 0 OR busy_known <> 0 OR energy_known <> 0
+WHERE used <> 0 OR held <> 0 OR busy_known <> 0 OR energy_known <> 0
 ORDER BY account, user_name`

@@ -27,8 +27,8 @@ WITH row AS (
 	FROM gpubudget.gpu_bucket
 	UNION ALL
 	SELECT r.cluster, h, h + interval '1 hour', r.account, r.user_name, 0,
-		gpubudget.run_held(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since, r.gpus, r.parts, least(r.ended_at, h + interval '1 hour'))
-		- gpubudget.run_held(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since, r.gpus, r.parts, greatest(r.started_at, h)), 0, 0, 0, 0, 0, 0
+		gpubudget.run_used(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since, gpubudget.run_gpus(r.gpus, r.parts, r.nodes), least(r.ended_at, h + interval '1 hour'))
+		- gpubudget.run_used(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since, gpubudget.run_gpus(r.gpus, r.parts, r.nodes), greatest(r.started_at, h)), 0, 0, 0, 0, 0, 0
 	FROM gpubudget.job_run r, generate_series(date_trunc('hour', r.started_at, 'UTC'), r.ended_at - interval '1 millisecond', interval '1 hour') h
 	WHERE (r.gpus > 0 OR r.parts > 0) AND r.ended_at > r.started_at
 ), told AS (
@@ -77,6 +77,7 @@ func TestSumsAreThoseOfAllRows(t *testing.T) {
 				at := start + fairshare.Instant(rapid.IntRange(0, int(3*hours)).Draw(t, "run"))
 				r := run(cluster, job(), uint32(rapid.IntRange(0, 1).Draw(t, "restart")), 1, period(at, at+hours))
 				r.Parts = rapid.SampledFrom([]int64{0, 250_000}).Draw(t, "parts")
+				r.Nodes = rapid.SampledFrom([]string{"n1", "n[1-2,4]"}).Draw(t, "nodes")
 				r.Account = rapid.SampledFrom([]string{"vision", "speech", ""}).Draw(t, "account")
 				require.NoError(t, u.WriteRuns(ctx, []usage.Run{r}))
 			case 1:
@@ -117,18 +118,18 @@ func requireSums(t *rapid.T, db usage.DB, cluster string, w fairshare.Period) {
 		got = append(got, fmt.Sprint(s.Account, "/", s.User, " ", int64(s.Used), " ", int64(s.Covered), " ", busy, " ", s.Amounts.BusyKnown, " ", s.Amounts.EnergyKnown))
 	}
 	rows, err := db.Query(ctx, `
-		SELECT format('%s/%s %s %s %s %s %s', account, user_name, used, least(used, part), busy, known, energy_known) FROM (
-			SELECT account, user_name, sum(used) AS used, sum(part) AS part, sum(busy) AS busy, sum(known) AS known, sum(energy_known) AS energy_known FROM (
-				SELECT account, user_name, 0 AS used, div(part_ms::numeric * ms, held_ms) AS part, coalesce(div(busy_ms::numeric * ms, held_ms), 0) AS busy,
+		SELECT format('%s/%s %s %s %s %s %s', account, user_name, used, least(used, held), busy, known, energy_known) FROM (
+			SELECT account, user_name, sum(used) AS used, sum(held) AS held, sum(busy) AS busy, sum(known) AS known, sum(energy_known) AS energy_known FROM (
+				SELECT account, user_name, 0 AS used, ms AS held, coalesce(div(busy_ms::numeric * ms, held_ms), 0) AS busy,
 					div(busy_known_ms::numeric * ms, held_ms) AS known, div(energy_known_ms::numeric * ms, held_ms) AS energy_known
 				FROM (SELECT *, gpubudget.unix_ms(least(held_until, $3)) - gpubudget.unix_ms(greatest(held_from, $2)) AS ms FROM gpubudget.gpu_bucket) b
 				WHERE cluster = $1 AND ms > 0
 				UNION ALL
-				SELECT account, user_name, gpubudget.run_held(started_at, ended_at, suspended_ms, suspended_since, gpus, parts, least(ended_at, $3))
-					- gpubudget.run_held(started_at, ended_at, suspended_ms, suspended_since, gpus, parts, greatest(started_at, $2)), 0, 0, 0, 0
+				SELECT account, user_name, gpubudget.run_used(started_at, ended_at, suspended_ms, suspended_since, gpubudget.run_gpus(gpus, parts, nodes), least(ended_at, $3))
+					- gpubudget.run_used(started_at, ended_at, suspended_ms, suspended_since, gpubudget.run_gpus(gpus, parts, nodes), greatest(started_at, $2)), 0, 0, 0, 0
 				FROM gpubudget.job_run WHERE cluster = $1 AND started_at < $3 AND ended_at > $2
 			) x GROUP BY 1, 2) y
-		WHERE used > 0 OR part > 0 ORDER BY account, user_name`, cluster, w.From.Time(), w.Until.Time())
+		WHERE used > 0 OR held > 0 ORDER BY account, user_name`, cluster, w.From.Time(), w.Until.Time())
 	require.NoError(t, err)
 	want, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
@@ -188,4 +189,52 @@ func TestAHoldingWithoutAnAccountIsTheRuns(t *testing.T) {
 	require.NoError(t, usage.NewStore(db).WriteRuns(ctx, []usage.Run{run("titan", 7, 3, 1, period(start, start+3*minute))}))
 	tell(2, start+2*minute)
 	require.Equal(t, []string{"vision/ann 120 of 180"}, sums())
+}
+
+// A job on shards or MPS holds a part of a GPU: Meter% goes by whether it was on it,
+// whatever its part and whoever else was there.
+func TestJobsOnShardsAreCovered(t *testing.T) {
+	db, start := pgtest.Pool(t), hour()
+	whole := period(start, start+hours)
+	shards := func(job uint32, user, nodes string, parts int64) usage.Run {
+		r := run("titan", job, 0, 0, whole)
+		r.User, r.Nodes, r.Parts = user, nodes, parts
+		return r
+	}
+	require.NoError(t, usage.NewStore(db).WriteRuns(ctx, []usage.Run{
+		shards(1, "ann", "n1", 750_000), shards(2, "bob", "n1", 125_000), shards(3, "cyd", "n[1-2]", 250_000), shards(4, "cyd", "n1", 250_000),
+	}))
+	holds := func(job uint32, user, gpu string, part int64) tally.Bucket {
+		b := held(job, 0, gpu, 1, whole)[0]
+		b.User, b.Account, b.Part, b.Shared = user, "vision", part, b.Held()-part
+		return b
+	}
+	report(t, db, "titan", "n1",
+		holds(1, "ann", "GPU-0", int64(hours/2)), holds(2, "bob", "GPU-0", int64(hours/2)), // which share a GPU
+		holds(3, "cyd", "GPU-1", int64(hours)), // and nothing of n2, nor of job 4
+	)
+	requireSummedUp(t, db)
+	for _, w := range []fairshare.Period{whole, period(start+10*minute, start+20*minute)} {
+		all, err := metered.NewStore(db).Sums(ctx, "titan", w, metered.Filter{})
+		require.NoError(t, err)
+		var got []string
+		for i := range all {
+			percent, _ := all[i].Percent()
+			got = append(got, fmt.Sprintf("%s %.1f%%", all[i].User, percent))
+		}
+		require.Equal(t, []string{"ann 100.0%", "bob 100.0%", "cyd 33.3%"}, got)
+	}
+}
+
+// PostgreSQL and Go count the nodes of a list alike.
+func TestNodesAreCountedAlike(t *testing.T) {
+	db := pgtest.Pool(t)
+	for _, list := range []string{
+		"", "n1", "n1,m2", "n[1-3]", "n[1-3,7],m", "gpu[08-10,7]", "r[1-2]n[01-02]x,a", "n[0-65535]",
+		"n[1", "n]1", "n[a]", "n[3-1]", "n[0-99999999]", "n[1-99999999999999999999]", "n[1-300]m[1-90000]", "n[-1]", "n[]",
+	} {
+		var n int
+		require.NoError(t, db.QueryRow(ctx, "SELECT gpubudget.node_count($1)", list).Scan(&n), list)
+		require.Equal(t, len(metered.Nodes(list)), n, list)
+	}
 }
