@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -213,6 +214,53 @@ func TestAClockThatIsFarOffIsRefused(t *testing.T) {
 		require.Equal(t, codeClock, e.Code)
 		require.False(t, refused(err), "nothing is wrong with the buckets")
 	}
+}
+
+// Nodes and database are not brought to another release in the same instant: what an
+// agent of a later one tells besides is left out, and what one of an earlier one does
+// not know is not known.
+func TestAgentsOfOtherReleases(t *testing.T) {
+	dsn := pgtest.DB(t)
+	pool := agentPool(t, dsn)
+	hour := thisHour() - 3600_000
+	text, err := json.Marshal(aReport(aBucket(hour, 1000)))
+	require.NoError(t, err)
+	for i, change := range []func(report, sign, bucket map[string]any){
+		func(report, sign, bucket map[string]any) { // a later one
+			report["clock"], sign["kernel"], bucket["tensor_ms"] = map[string]any{"source": "ptp"}, "6.1", 7
+		},
+		func(report, sign, bucket map[string]any) { // an earlier one
+			delete(report, "gpus")
+			delete(sign, "sampled_ms")
+			for _, name := range []string{"mps_percent", "shared_ms", "energy_mj", "energy_known_ms", "process_ms", "process_known_ms", "last_busy_ms", "idle_since_ms"} {
+				delete(bucket, name)
+			}
+		},
+	} {
+		var r map[string]any
+		require.NoError(t, json.Unmarshal(text, &r))
+		bucket := r["buckets"].([]any)[0].(map[string]any)
+		bucket["job_id"] = i + 1
+		change(r, r["agent"].(map[string]any), bucket)
+		told, err := json.Marshal(r)
+		require.NoError(t, err)
+		_, err = pool.Exec(t.Context(), "SELECT gpubudget.record_meter($1::jsonb)", string(told))
+		require.NoError(t, err, string(told))
+	}
+	require.Equal(t, []string{"1 1000", "2 1000"}, rows(t, dsn, "SELECT format('%s %s', job_id, held_ms) FROM gpubudget.gpu_bucket ORDER BY 1"))
+}
+
+// A database that was never migrated, or to which agents write by another name.
+func TestADatabaseWithoutTheSchema(t *testing.T) {
+	n := newNode(t)
+	n.dsn = pgtest.EmptyDB(t)
+	n.start().prolog(7, "0").rounds(1).epilog(7).rounds(1)
+	var w written
+	n.writeOnce(t.Context(), &w)
+	n.writeOnce(t.Context(), &w)
+	require.Equal(t, 1, n.log.count("the database takes no report: what is counted waits in the spool"))
+	require.Contains(t, n.log.String(), "run: gpubudget db migrate")
+	require.Equal(t, 1, n.spool.Waiting())
 }
 
 // Partitions of the days ahead are there, and that of a day that had none is
