@@ -161,7 +161,9 @@ func (d *directory) cluster() *scenario {
 			{Name: "plain_a", Share: "10%", Users: []string{ann}},
 			{Name: "plain_b", Share: "40%", Users: []string{bob}},
 		},
-		// Otherwise slurmctld itself asks for the groups of each job it starts.
+		// With a Prolog, and otherwise for their groups, slurmctld itself asks for the
+		// users of the jobs that it starts.
+		NoAgents:     "where there is a Prolog, slurmctld itself asks the directory",
 		SlurmConf:    []string{"MinJobAge=300", "LaunchParameters=disable_send_gids"},
 		SlurmctldEnv: []string{"LD_LIBRARY_PATH=" + d.dir},
 	})
