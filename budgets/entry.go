@@ -27,7 +27,7 @@ const (
 	Deposit      Kind = "deposit"        // Account, Amount
 	Transfer     Kind = "transfer"       // Account (giving), Receiver, Amount
 	Refund       Kind = "refund"         // Account, User, Amount, Job, JobStart
-	PolicySet    Kind = "policy_set"     // Setting, Value
+	PolicySet    Kind = "policy_set"     // Setting, Value, perhaps Account
 	WeightSet    Kind = "weight_set"     // GPUType, Weight
 )
 

@@ -103,7 +103,7 @@ var DefaultPolicy = Policy{
 // Policy is the cluster's policy at an instant.
 func (s *Store) Policy(ctx context.Context, cluster string, at time.Time) (Policy, error) {
 	const sql = `SELECT DISTINCT ON (setting) setting, value FROM gpubudget.ledger
-		WHERE cluster = $1 AND kind = 'policy_set'
+		WHERE cluster = $1 AND kind = 'policy_set' AND account IS NULL
 		  AND effective_from <= $2 AND (effective_until IS NULL OR effective_until > $2)
 		ORDER BY setting, effective_from DESC, seq DESC`
 	p := DefaultPolicy
@@ -119,7 +119,7 @@ func (s *Store) Policy(ctx context.Context, cluster string, at time.Time) (Polic
 	return p, nil
 }
 
-// PolicyHistory is all entries that set a setting, in the order they were
+// PolicyHistory is all entries that set a setting, the cluster's or an account's, in the order they were
 // written.
 func (s *Store) PolicyHistory(ctx context.Context, cluster string) ([]Entry, error) {
 	return s.Ledger(ctx, Filter{Cluster: cluster, Kinds: []Kind{PolicySet}})

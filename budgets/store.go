@@ -186,6 +186,21 @@ func (s *Store) SetPolicy(ctx context.Context, cluster, setting, value string, n
 	return s.write(ctx, n, Entry{Cluster: cluster, Kind: PolicySet, Setting: setting, Value: value})
 }
 
+// SetMinRuntime sets the minimum runtime of an account's jobs that name none, and
+// of those of the accounts below it which have none of their own: a duration from 1
+// second to 366 days. Inherit takes back what was said. The error of a value is an
+// *InvalidPolicyError.
+func (s *Store) SetMinRuntime(ctx context.Context, cluster, account, value string, n Note) (Entry, error) {
+	if err := validateName("account", account); err != nil {
+		return Entry{}, err
+	}
+	value, err := canonicalMinRuntime(account, value)
+	if err != nil {
+		return Entry{}, err
+	}
+	return s.write(ctx, n, Entry{Cluster: cluster, Kind: PolicySet, Account: account, Setting: MinRuntime, Value: value})
+}
+
 // SetWeight sets what a GPU of a type counts for, from 0 to fairshare.MaxWeight;
 // fairshare.DefaultWeight takes back what was said of it. The type is one of
 // Slurm's, a MIG profile, or fairshare.OtherTypes. All runs that it concerns are

@@ -54,7 +54,7 @@ func (e *Entry) validateNames() error {
 	if err := validateName("cluster", e.Cluster); err != nil {
 		return err
 	}
-	if e.Kind == PolicySet {
+	if e.Kind == PolicySet && e.Account == "" {
 		return nil
 	}
 	if e.Kind == WeightSet {

@@ -8,6 +8,26 @@ import "time"
 type Terms struct {
 	Default time.Duration // that of a job which asks for none
 	Cap     time.Duration // the longest that a job can ask for
+	// Accounts are the defaults of accounts that have one of their own. Each holds
+	// for the accounts below, too.
+	Accounts map[string]time.Duration
+}
+
+// Of are the terms for the jobs of an account: the default is that of the nearest
+// account above it which has one, itself first. parent names the account above
+// another, "" if there is none. Where the cluster's default is 0, jobs that ask for
+// nothing are unallocated in every account.
+func (t Terms) Of(account string, parent func(account string) string) Terms {
+	if t.Default == 0 || len(t.Accounts) == 0 {
+		return t
+	}
+	for ; account != ""; account = parent(account) {
+		if d, said := t.Accounts[account]; said {
+			t.Default = d
+			break
+		}
+	}
+	return t
 }
 
 // NotAsked is the minimum runtime that a job asks for which says nothing of it.

@@ -61,3 +61,27 @@ func TestMinRuntimeProperties(t *testing.T) {
 func length(t *rapid.T, label string) time.Duration {
 	return time.Duration(rapid.Int64Range(0, 3).Draw(t, label)) * time.Minute
 }
+
+// The nearest account says it, then the cluster; who names a time gets that.
+func TestMinRuntimeOfAnAccount(t *testing.T) {
+	above := map[string]string{"detection": "vision", "vision": "root", "speech": "root", "faces": "detection"}
+	parent := func(account string) string { return above[account] }
+	terms := fairshare.Terms{Default: time.Hour, Cap: 8 * time.Hour, Accounts: map[string]time.Duration{
+		"vision": 30 * time.Minute, "faces": 10 * time.Hour,
+	}}
+	for account, want := range map[string]time.Duration{
+		"vision": 30 * time.Minute, "detection": 30 * time.Minute, "faces": 10 * time.Hour,
+		"speech": time.Hour, "root": time.Hour, "nobody": time.Hour, "": time.Hour,
+	} {
+		of := terms.Of(account, parent)
+		require.Equal(t, want, of.MinRuntime(fairshare.NotAsked, 0), account)
+		require.Equal(t, min(want, 20*time.Minute), of.MinRuntime(fairshare.NotAsked, 20*time.Minute), account)
+		require.Equal(t, 2*time.Hour, of.MinRuntime(2*time.Hour, 0), account)
+		require.Equal(t, time.Duration(0), of.MinRuntime(0, 0), account)
+		for _, asked := range []time.Duration{0, time.Hour, fairshare.NotAsked} {
+			require.Equal(t, terms.Unallocated(asked), of.Unallocated(asked), "no account changes that")
+		}
+	}
+	terms.Default = 0
+	require.True(t, terms.Of("vision", parent).Unallocated(fairshare.NotAsked))
+}

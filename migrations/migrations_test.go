@@ -154,6 +154,15 @@ func TestUpAddsSettings(t *testing.T) {
 		_, err = conn.Exec(ctx, set, setting, "31622401s")
 		require.ErrorContains(t, err, "ledger_policy_valid")
 	}
+
+	// An account may have a minimum runtime of its own.
+	_, err = conn.Exec(ctx, `INSERT INTO gpubudget.ledger (cluster, kind, actor, account, parent, share) VALUES ('c1', 'account_add', 'a', 'chem', 'root', 1)`)
+	require.NoError(t, err)
+	const own = "INSERT INTO gpubudget.ledger (cluster, kind, actor, account, setting, value) VALUES ('c1', 'policy_set', 'a', 'chem', $1, '3600s')"
+	_, err = conn.Exec(ctx, own, "min_runtime")
+	require.NoError(t, err)
+	_, err = conn.Exec(ctx, own, "lookback")
+	require.ErrorContains(t, err, "ledger_policy_valid")
 }
 
 // A run that an older release recorded is kept; what it was promised is unknown.

@@ -19,6 +19,8 @@ type Record struct {
 	At      time.Time // when it holds
 	Window  fairshare.Period
 	Policy  budgets.Policy
+	// MinRuntimes are those of accounts that have one of their own.
+	MinRuntimes map[string]time.Duration
 	// Budget reaches as far into the future as the ledger does; the capacity of
 	// now goes on.
 	Budget *fairshare.Budget
@@ -47,6 +49,9 @@ func Read(ctx context.Context, b *budgets.Store, u *usage.Store, cluster string,
 		return nil, fmt.Errorf("report on %s: %w", cluster, err)
 	}
 	r := &Record{Cluster: cluster, At: now, Window: fairshare.Lookback(fairshare.At(now), policy.Lookback), Policy: policy}
+	if r.MinRuntimes, err = b.MinRuntimes(ctx, cluster, now); err != nil {
+		return nil, fmt.Errorf("report on %s: %w", cluster, err)
+	}
 	ahead := fairshare.Period{From: r.Window.From, Until: fairshare.Never}
 	if r.Budget, err = b.Load(ctx, cluster, ahead); err != nil {
 		return nil, fmt.Errorf("report on %s: %w", cluster, err)

@@ -30,6 +30,7 @@ nothing. gpubudget export writes such a file:
    accounts:
      vision:
        share: 60%              # of the account above
+       min_runtime: 30m        # of jobs that name none; inherit takes it back
        users: [ann, bob]       # equal parts of what the accounts below leave
        accounts:
          detection:

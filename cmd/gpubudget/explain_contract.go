@@ -55,7 +55,7 @@ func (db *database) contractOf(ctx context.Context, rec *report.Record, f *findi
 }
 
 // requestOf is a job that waits as the contract sees it. Its minimum runtime is
-// the policy's, for want of a command that shows it.
+// what its account's jobs have by default, for want of a command that shows it.
 func requestOf(rec *report.Record, f *finding) fairshare.Request {
 	last := f.Path[len(f.Path)-1]
 	funded := last.Funded
@@ -64,9 +64,18 @@ func requestOf(rec *report.Record, f *finding) fairshare.Request {
 			funded = funded || l.Funded
 		}
 	}
+	terms := fairshare.Terms{Default: rec.Policy.MinRuntime, Cap: rec.Policy.MinRuntimeCap, Accounts: rec.MinRuntimes}
+	terms = terms.Of(f.Subject.Account, func(account string) string {
+		for i := 1; i < len(f.Path); i++ {
+			if f.Path[i].Account == account && f.Path[i-1].Account != account {
+				return f.Path[i-1].Account
+			}
+		}
+		return ""
+	})
 	return fairshare.Request{
 		Account: f.Subject.Account, GPUs: f.job.GPUs, Allocated: funded && !f.Unallocated,
-		MinRuntime: min(rec.Policy.MinRuntime, rec.Policy.MinRuntimeCap), Nice: f.job.Nice,
+		MinRuntime: terms.MinRuntime(fairshare.NotAsked, 0), Nice: f.job.Nice,
 	}
 }
 

@@ -66,6 +66,15 @@ func (db *database) current(ctx context.Context, cluster string, at time.Time) (
 	for _, setting := range budgets.Settings {
 		out.Policy[setting] = policy.Value(setting)
 	}
+	said, err := db.ledger.MinRuntimes(ctx, cluster, at)
+	if err != nil {
+		return plan.Tree{}, err
+	}
+	out.Root.Walk(func(_, a *plan.Account) {
+		if d, own := said[a.Name]; own {
+			a.MinRuntime = budgets.FormatMinRuntime(d)
+		}
+	})
 	out.Weights, err = db.weightsInForce(ctx, cluster, at)
 	return out, err
 }

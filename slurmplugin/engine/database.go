@@ -140,6 +140,9 @@ func (db *database) fill(ctx context.Context, tx pgx.Tx, s *Snapshot) (err error
 	if s.Policy, err = ledger.Policy(ctx, s.Cluster, s.ReadAt.Time()); err != nil {
 		return err
 	}
+	if s.MinRuntimes, err = ledger.MinRuntimes(ctx, s.Cluster, s.ReadAt.Time()); err != nil {
+		return err
+	}
 	w := s.Lookback(s.ReadAt)
 	if s.Budget, err = db.budget(ctx, ledger, s, w); err != nil {
 		return err

@@ -25,7 +25,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gpubudget/budgets"
 	"gpubudget/conf"
 	"gpubudget/fairshare"
 	"gpubudget/usage"
@@ -404,7 +403,7 @@ func (e *Engine) put(s *Snapshot, know func(*tracker)) {
 		e.wanted.Store(true)
 		e.tracker.weigh(s.Weights)
 	}
-	e.snapshot, e.window, e.owners.judge = s, w, newJudge(standing, termsOf(s.Policy))
+	e.snapshot, e.window, e.owners.judge = s, w, newJudge(standing, termsOf(s))
 	e.demand.resize(s.Policy.Bucket)
 	e.openGate()
 	e.settle()
@@ -475,9 +474,9 @@ func (e *Engine) adopt(runs []usage.Run, lastSeen fairshare.Instant) {
 	e.tracker.adopt(runs, lastSeen)
 }
 
-// termsOf are the terms that a policy sets.
-func termsOf(p budgets.Policy) fairshare.Terms {
-	return fairshare.Terms{Default: p.MinRuntime, Cap: p.MinRuntimeCap}
+// termsOf are the terms that a snapshot's policy sets.
+func termsOf(s *Snapshot) fairshare.Terms {
+	return fairshare.Terms{Default: s.Policy.MinRuntime, Cap: s.Policy.MinRuntimeCap, Accounts: s.MinRuntimes}
 }
 
 // judge is how runs that start now are judged.

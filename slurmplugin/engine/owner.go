@@ -167,7 +167,17 @@ func (j judge) knows() bool { return j.standing != nil }
 func (j judge) decide(account string, on askedTerms) (allocated bool, minRuntime time.Duration) {
 	standing, ok := j.standing.Account(account)
 	allocated = ok && standing.Funded && !j.terms.Unallocated(on.asked)
-	return allocated, on.promise(j.terms, allocated)
+	return allocated, on.promise(j.termsOf(account), allocated)
+}
+
+// termsOf are the terms for jobs of an account.
+func (j judge) termsOf(account string) fairshare.Terms {
+	return j.terms.Of(account, func(account string) string {
+		if a, ok := j.standing.Account(account); ok {
+			return a.Parent
+		}
+		return ""
+	})
 }
 
 // decide decides it of a run, if there is anything to judge by.

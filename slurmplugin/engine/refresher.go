@@ -246,7 +246,7 @@ func (r *refresher) judge(ctx context.Context) error {
 		return err
 	}
 	_, roles := newWindow(s, nil)
-	r.engine.judgeBy(newJudge(roles, termsOf(s.Policy)))
+	r.engine.judgeBy(newJudge(roles, termsOf(s)))
 	return nil
 }
 

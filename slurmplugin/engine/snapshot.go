@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"gpubudget/budgets"
 	"gpubudget/fairshare"
@@ -27,6 +28,8 @@ type Snapshot struct {
 	ReadAt  fairshare.Instant
 	Ledger  int64 // version of the ledger
 	Policy  budgets.Policy
+	// MinRuntimes are those of accounts that have one of their own.
+	MinRuntimes map[string]time.Duration
 	// Budget reaches as far into the future as the ledger does. Its capacity
 	// ends at ReadAt: what came after is the tracker's to know.
 	Budget *fairshare.Budget
@@ -66,6 +69,8 @@ type snapshotHead struct {
 	// Contract tells that the policy has one: gob leaves out what is zero, and
 	// older releases knew of none.
 	Contract bool
+	// MinRuntimes are none in files of older releases.
+	MinRuntimes map[string]time.Duration
 }
 
 // errNoSnapshot: none was ever saved.
@@ -90,7 +95,7 @@ func encodeSnapshot(f *os.File, s *Snapshot) error {
 	}
 	body := bufio.NewWriterSize(io.MultiWriter(f, sum), 1<<16)
 	head := snapshotHead{Cluster: s.Cluster, ReadAt: s.ReadAt, Ledger: s.Ledger, Policy: s.Policy, Budget: s.Budget,
-		Weights: s.Weights, Spooled: s.Spooled, Contract: true}
+		Weights: s.Weights, Spooled: s.Spooled, Contract: true, MinRuntimes: s.MinRuntimes}
 	if err := gob.NewEncoder(body).Encode(head); err != nil {
 		return err
 	}
@@ -166,7 +171,7 @@ func decodeSnapshot(text []byte) (*Snapshot, error) {
 	}
 	s := &Snapshot{
 		Cluster: head.Cluster, ReadAt: head.ReadAt, Ledger: head.Ledger, Policy: head.Policy, Budget: head.Budget,
-		Weights: head.Weights, Spooled: head.Spooled,
+		Weights: head.Weights, Spooled: head.Spooled, MinRuntimes: head.MinRuntimes,
 	}
 	if older {
 		s.History = usage.NewHistory(s.Lookback(s.ReadAt).From, s.ReadAt, head.Charges)

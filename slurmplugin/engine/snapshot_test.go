@@ -24,6 +24,7 @@ func someSnapshot() *Snapshot {
 	p := fairshare.Period{From: fairshare.Always, Until: fairshare.Never}
 	return &Snapshot{
 		Cluster: "titan", ReadAt: fairshare.At(begin), Ledger: 42, Spooled: 7, Policy: budgets.DefaultPolicy,
+		MinRuntimes: map[string]time.Duration{"optics": 30 * time.Minute},
 		Budget: &fairshare.Budget{
 			Accounts: []fairshare.Account{{
 				Name:   "physics",

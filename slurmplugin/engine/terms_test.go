@@ -154,6 +154,44 @@ func TestTermsAreThePolicys(t *testing.T) {
 	h.stop()
 }
 
+// An account's own minimum runtime is that of its jobs which name none, and of
+// those of the accounts below.
+func TestAnAccountHasTermsOfItsOwn(t *testing.T) {
+	h := hostOn(t)
+	ctx, note := context.Background(), budgets.Note{Actor: "test", From: begin.Add(-time.Hour)}
+	store := budgets.NewStore(h.pool)
+	set := func(account, value string) {
+		_, err := store.SetMinRuntime(ctx, h.cluster, account, value, note)
+		require.NoError(t, err)
+	}
+	for _, child := range []string{"optics", "lasers"} {
+		_, err := store.AddAccount(ctx, h.cluster, child, "physics", fairshare.Whole/10, note)
+		require.NoError(t, err)
+		_, err = store.AddUser(ctx, h.cluster, child, "alice", fairshare.EqualPart, note)
+		require.NoError(t, err)
+	}
+	set("physics", "30m")
+	set("lasers", "2h")
+	h.start()
+	require.NoError(t, h.exchange())
+	s := newSlurm(h.now)
+	for _, account := range []string{"physics", "optics", "lasers", "chemistry"} {
+		j := s.submit(account, "alice", 0, 1)
+		j.asked = -1
+		s.start(j)
+	}
+	h.tick(s, time.Second)
+	h.pass(s.list()...)
+	promised := map[string]time.Duration{}
+	for _, r := range h.engine.tracker.openRuns() {
+		promised[r.Account] = *r.MinRuntime
+	}
+	require.Equal(t, map[string]time.Duration{
+		"physics": 30 * time.Minute, "optics": 30 * time.Minute, "lasers": 2 * time.Hour, "chemistry": time.Hour,
+	}, promised)
+	h.stop()
+}
+
 // A run that an older release recorded stays allocated as it was; how long it is
 // left alone is worked out when it is seen.
 func TestARunOfAnOlderReleaseIsPromisedSomethingToo(t *testing.T) {

@@ -302,7 +302,7 @@ func (t *tracker) promise(r *run, j *Job) {
 		return
 	}
 	on := askedTerms{asked: j.asked(), limit: j.limit(), served: servedBefore(j, r.StartedAt.Unix())}
-	d := on.promise(t.owners.terms, r.Allocated)
+	d := on.promise(t.owners.termsOf(r.Account), r.Allocated)
 	r.MinRuntime, r.dirty = &d, true
 }
 

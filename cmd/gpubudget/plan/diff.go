@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sort"
 
+	"gpubudget/budgets"
 	"gpubudget/fairshare"
 	"gpubudget/internal/amount"
 )
@@ -22,6 +23,7 @@ const (
 	AddAccount
 	MoveAccount
 	SetShare
+	SetMinRuntime
 	AddUser
 	SetUserShare
 	RemoveUser
@@ -36,7 +38,7 @@ type Change struct {
 	User    string // AddUser, SetUserShare, RemoveUser
 	Share   fairshare.Share
 	Setting string // SetPolicy
-	Value   string // SetPolicy
+	Value   string // SetPolicy, SetMinRuntime
 	GPUType string // SetWeight
 	Weight  fairshare.Weight
 
@@ -62,6 +64,8 @@ func (c Change) String() string {
 			c.Account, c.OldParent, c.Parent, amount.Percent(c.OldShare), amount.Percent(c.Share))
 	case SetShare:
 		return fmt.Sprintf("~ account %s: share %s -> %s", c.Account, amount.Percent(c.OldShare), amount.Percent(c.Share))
+	case SetMinRuntime:
+		return fmt.Sprintf("~ policy %s of account %s: %s -> %s", budgets.MinRuntime, c.Account, c.OldValue, c.Value)
 	case AddUser:
 		return fmt.Sprintf("+ user %s in %s, share %s", c.User, c.Account, amount.Percent(c.Share))
 	case SetUserShare:
@@ -143,7 +147,19 @@ func (d *differ) account(parent, a *Account) {
 	if exists {
 		members = old.account.Users
 	}
+	d.minRuntime(a, old.account)
 	d.users(a, members)
+}
+
+// minRuntime compares an account's minimum runtime; old is nil if it isn't there.
+func (d *differ) minRuntime(a, old *Account) {
+	c := Change{Op: SetMinRuntime, Account: a.Name, OldValue: budgets.Inherit, Value: a.MinRuntime}
+	if old != nil && old.MinRuntime != "" {
+		c.OldValue = old.MinRuntime
+	}
+	if c.Value != "" && c.Value != c.OldValue {
+		d.Changes = append(d.Changes, c)
+	}
 }
 
 func (d *differ) place(parent, a *Account, old place, exists bool) {

@@ -29,6 +29,7 @@ accounts:
     share: 12.5%
   vision:
     share: 60%
+    min_runtime: 30m
     users: [ann, bob]
     accounts:
       detection:
@@ -95,6 +96,7 @@ func TestYAMLErrorsNameThePlace(t *testing.T) {
 		{"user that is a list", "users: [[a]]\n", "tree.yaml:1:9: a word is needed here"},
 		{"accounts as a list", "accounts: [a]\n", "tree.yaml:1:11: accounts of root must be KEY: VALUE lines"},
 		{"policy without value", "policy:\n  mode:\n", "tree.yaml:2:8: a word is needed here"},
+		{"minimum runtime", "accounts:\n  a:\n    share: 1\n    min_runtime: 0s\n", "tree.yaml:4:18: policy min_runtime=0s: that of an account must be from 1s to 366 days, or inherit: whose jobs are unallocated is the cluster's setting"},
 		{"no YAML", "a: b: c\n", "tree.yaml: yaml: mapping values are not allowed in this context"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -158,9 +160,11 @@ policy: {lookback: 14d, mode: strict}
 accounts:
   vision:
     share: 30%
+    min_runtime: Inherit
     users: [ann, erin]
   detection:
     share: 20%
+    min_runtime: 90m
     users: {carol: 70%, dave: equal}
   robotics:
     share: 50%
@@ -170,10 +174,12 @@ accounts:
 	require.Equal(t, []string{
 		"~ policy lookback: 7d -> 14d",
 		"~ account detection: below vision -> root, share 70% -> 20%",
+		"~ policy min_runtime of account detection: inherit -> 1h30m",
 		"~ user carol in detection: share 80% -> 70%",
 		"+ account robotics below root, share 50%",
 		"+ account arm below robotics, share 100%",
 		"~ account vision: share 60% -> 30%",
+		"~ policy min_runtime of account vision: 30m -> inherit",
 		"+ user erin in vision, share equal",
 	}, lines(d.Changes))
 	require.Equal(t, []string{"- user operator in root", "- account speech below root", "- user bob in vision"}, lines(d.Surplus))
@@ -222,7 +228,7 @@ func grow(t *rapid.T, label string, a *Account, parent map[string]string) {
 	}
 	slices.Sort(children)
 	for _, n := range children {
-		child := Account{Name: n, Share: share(n)}
+		child := Account{Name: n, Share: share(n), MinRuntime: rapid.SampledFrom([]string{"1h30m", "1s"}).Draw(t, label+" minimum runtime of "+n)}
 		grow(t, label, &child, parent)
 		a.Accounts = append(a.Accounts, child)
 	}
@@ -267,6 +273,13 @@ func load(ctx context.Context, t require.TestingT, ledger *budgets.Store, cluste
 	policy, err := ledger.Policy(ctx, cluster, at.Time())
 	require.NoError(t, err)
 	out.Policy = map[string]string{"lookback": policy.Value("lookback")}
+	said, err := ledger.MinRuntimes(ctx, cluster, at.Time())
+	require.NoError(t, err)
+	out.Root.Walk(func(_, a *Account) {
+		if d, own := said[a.Name]; own {
+			a.MinRuntime = budgets.FormatMinRuntime(d)
+		}
+	})
 	return out
 }
 
@@ -282,8 +295,8 @@ func TestRunIsOfOneMoment(t *testing.T) {
 		return err
 	})
 	require.NoError(t, err)
-	require.Len(t, entries, 9)
-	require.Equal(t, 9, count)
+	require.Len(t, entries, 10)
+	require.Equal(t, 10, count)
 	for _, e := range entries {
 		require.Equal(t, entries[0].From, e.From)
 		require.Equal(t, "plan", e.Why)

@@ -55,6 +55,8 @@ func (c Change) write(ctx context.Context, s *budgets.Store, cluster string, n b
 		return s.MoveAccount(ctx, cluster, c.Account, c.Parent, c.Share, n)
 	case SetShare:
 		return s.SetShare(ctx, cluster, c.Account, c.Share, n)
+	case SetMinRuntime:
+		return s.SetMinRuntime(ctx, cluster, c.Account, c.Value, n)
 	case AddUser:
 		return s.AddUser(ctx, cluster, c.Account, c.User, c.Share, n)
 	case SetUserShare:

@@ -26,10 +26,13 @@ type Tree struct {
 
 // Account is an account with what stands below it.
 type Account struct {
-	Name     string
-	Share    fairshare.Share // of the account above
-	Users    []User
-	Accounts []Account
+	Name  string
+	Share fairshare.Share // of the account above
+	// MinRuntime is that of jobs which name none, budgets.Inherit if it has none of
+	// its own. "" leaves it as it is.
+	MinRuntime string
+	Users      []User
+	Accounts   []Account
 }
 
 // User is a member of an account.

@@ -11,6 +11,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"gpubudget/budgets"
 	"gpubudget/fairshare"
 	"gpubudget/internal/amount"
 	"gpubudget/internal/nearest"
@@ -26,6 +27,7 @@ import (
 //	accounts:
 //	  vision:
 //	    share: 60%           # of the account above
+//	    min_runtime: 30m     # of jobs that name none; inherit takes it back
 //	    users: [ann, bob]    # equal parts of what the accounts below leave
 //	    accounts:
 //	      detection:
@@ -212,13 +214,26 @@ func (d *decoder) account(name string, parent *Account, key, value *yaml.Node) (
 			}
 			return d.give(v, parent, a.Share)
 		},
-		"users":    func(v *yaml.Node) error { return d.users(v, &a) },
-		"accounts": func(v *yaml.Node) error { return d.accounts(v, &a) },
+		"min_runtime": func(v *yaml.Node) error { return d.minRuntime(v, &a) },
+		"users":       func(v *yaml.Node) error { return d.users(v, &a) },
+		"accounts":    func(v *yaml.Node) error { return d.accounts(v, &a) },
 	})
 	if err == nil && !hasShare {
 		err = d.fail(key, "account %s has no share: add share: and percent of the account above", name)
 	}
 	return a, err
+}
+
+func (d *decoder) minRuntime(n *yaml.Node, a *Account) error {
+	var text string
+	if err := d.text(n, &text); err != nil {
+		return err
+	}
+	var err error
+	if a.MinRuntime, err = budgets.NormalMinRuntime(a.Name, text); err != nil {
+		return d.fail(n, "%w", err)
+	}
+	return nil
 }
 
 func (d *decoder) share(n *yaml.Node, parse func(string) (fairshare.Share, error), to *fairshare.Share) error {
@@ -337,6 +352,9 @@ func fill(mapping *yaml.Node, a *Account) {
 	for i := range a.Accounts {
 		child := &yaml.Node{Kind: yaml.MappingNode}
 		put(child, "share", word(amount.Percent(a.Accounts[i].Share)))
+		if d := a.Accounts[i].MinRuntime; d != "" {
+			put(child, "min_runtime", word(d))
+		}
 		fill(child, &a.Accounts[i])
 		put(accounts, a.Accounts[i].Name, child)
 	}
