@@ -137,9 +137,7 @@ func New(o Options) (*Agent, error) {
 	a.resumeHealth()
 	a.started, a.offset = a.boot(), a.wallOffset()
 	a.last = a.started
-	if err := a.resume(state); err != nil {
-		return nil, errors.Join(err, a.spool.Close())
-	}
+	a.resume(state)
 	return a, nil
 }
 
@@ -155,6 +153,9 @@ func (a *Agent) incarnation() string {
 	return tally.UUID(fmt.Sprintf("%s/%s/%s/%d/%d", a.o.Cluster, a.o.Node, a.o.BootID, a.started, a.epoch))
 }
 
+// keptInMemory is what is said while the spool can't be written.
+const keptInMemory = "what was counted is kept in memory only"
+
 // kept is what the state on disk holds of this package's.
 type kept struct {
 	Devices []device         `json:"devices"`
@@ -163,7 +164,7 @@ type kept struct {
 }
 
 // resume takes up what another agent has left.
-func (a *Agent) resume(state *spool.State) error {
+func (a *Agent) resume(state *spool.State) {
 	var marks []tally.Mark
 	switch {
 	case state == nil:
@@ -189,10 +190,13 @@ func (a *Agent) resume(state *spool.State) error {
 	a.tally = tally.New(a.incarnation(), BucketLength, a.offset, marks)
 	a.readSlots()
 	if state == nil || len(state.Open) == 0 {
-		return nil
+		return
 	}
-	// Those that were open are final: another incarnation counts on.
-	return a.save(state.Open)
+	// Those that were open are final: another incarnation counts on. If the disk is
+	// full they wait in memory, and on it as what they were.
+	if err := a.save(state.Open); err != nil {
+		a.saving.met(a.log, a.o.Clock.Now(), keptInMemory, err)
+	}
 }
 
 // save makes what has been counted durable.
@@ -294,7 +298,7 @@ func (a *Agent) finishRound(now int64, seen *meter.Round) error {
 	a.last = now
 	closed := a.tally.Closed()
 	if err := a.save(closed); err != nil {
-		a.saving.met(a.log, a.o.Clock.Now(), "what was counted is kept in memory only", err)
+		a.saving.met(a.log, a.o.Clock.Now(), keptInMemory, err)
 	} else {
 		a.saving.over(a.log, a.o.Clock.Now(), "the spool can be written again")
 		a.forgetCounted(records)

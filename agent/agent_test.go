@@ -220,6 +220,32 @@ func TestAFullDiskUnderTheSpool(t *testing.T) {
 	require.Equal(t, want, n.held())
 }
 
+// An agent that is killed while the disk is full starts on it: it counts on from what
+// the disk has, and the database gets that.
+func TestAnAgentStartsOnAFullDisk(t *testing.T) {
+	n := newNode(t).withDatabase()
+	n.spl = t.TempDir()
+	require.NoError(t, syscall.Mount("tmpfs", n.spl, "tmpfs", 0, "size=64k"), "this test mounts a file system: run it as root")
+	t.Cleanup(func() { require.NoError(t, syscall.Unmount(n.spl, syscall.MNT_DETACH)) })
+	n.start().prolog(7, "0").rounds(2)
+	filler := filepath.Join(n.spl, "filler")
+	require.Error(t, os.WriteFile(filler, make([]byte, 1<<20), 0o600))
+	n.kill()
+	n.start().rounds(2)
+	require.Equal(t, 1, n.log.count("what was counted is kept in memory only"), "it is said once")
+	require.NoError(t, n.send())
+	want := []string{"GPU-0 7.0 prolog 40000"}
+	require.Equal(t, want, n.held())
+
+	require.NoError(t, os.Remove(filler))
+	n.epilog(7).rounds(1)
+	require.Equal(t, 1, n.log.count("the spool can be written again"))
+	n.kill()
+	n.start().rounds(1)
+	require.NoError(t, n.send())
+	require.Equal(t, want, n.held(), "nothing twice")
+}
+
 // A spool whose state is damaged: what was closed is replayed, and nothing
 // counts twice; what nobody can know is left to Slurm's own record.
 func TestACorruptSpool(t *testing.T) {

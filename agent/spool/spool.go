@@ -169,18 +169,27 @@ func (s *Spool) loadState() (*State, error) {
 
 // quarantine puts a damaged file aside and says so.
 func (s *Spool) quarantine(name string, why error) error {
-	aside := s.path(name) + ".damaged"
-	for n := 1; ; n++ {
-		if _, err := os.Lstat(aside); errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		aside = fmt.Sprintf("%s.damaged.%d", s.path(name), n)
-	}
+	aside := s.aside(name)
 	if err := os.Rename(s.path(name), aside); err != nil {
 		return err
 	}
-	s.warn(fmt.Errorf("%s of the spool is damaged: %w: it is put aside as %s", name, why, aside))
+	s.warnOf(name, aside, why)
 	return nil
+}
+
+// aside is a name that is free for a damaged file.
+func (s *Spool) aside(name string) string {
+	aside := s.path(name) + ".damaged"
+	for n := 1; ; n++ {
+		if _, err := os.Lstat(aside); errors.Is(err, fs.ErrNotExist) {
+			return aside
+		}
+		aside = fmt.Sprintf("%s.damaged.%d", s.path(name), n)
+	}
+}
+
+func (s *Spool) warnOf(name, aside string, why error) {
+	s.warn(fmt.Errorf("%s of the spool is damaged: %w: it is put aside as %s", name, why, aside))
 }
 
 // loadClosed opens the file of closed buckets. If a line is damaged the whole
@@ -208,12 +217,15 @@ func (s *Spool) loadClosed() error {
 		s.rows++
 	}
 	if bad > 0 {
-		if err := s.quarantine(closedName, fmt.Errorf("%d of its lines can't be read, %d are kept: %w", bad, s.rows, first)); err != nil {
+		// There is one with the good lines at any time, also if the disk is full.
+		aside := s.aside(closedName)
+		if err := os.Link(s.path(closedName), aside); err != nil {
 			return err
 		}
 		if err := s.replace(closedName, good.Bytes()); err != nil {
-			return err
+			return errors.Join(err, os.Remove(aside))
 		}
+		s.warnOf(closedName, aside, fmt.Errorf("%d of its lines can't be read, %d are kept: %w", bad, s.rows, first))
 	}
 	s.file, err = os.OpenFile(s.path(closedName), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	s.size = int64(good.Len())

@@ -226,6 +226,31 @@ func TestAFullDisk(t *testing.T) {
 	require.Empty(t, again.warnings)
 }
 
+// A damaged file on a full disk stays as it is, and what can be read of it is there when
+// the disk has room.
+func TestADamagedSpoolOnAFullDisk(t *testing.T) {
+	dir, fill, free := smallDisk(t)
+	l := open(t, dir)
+	require.NoError(t, l.Save(&State{}, buckets(1, 2, 3)))
+	require.NoError(t, l.Close())
+	path := filepath.Join(dir, closedName)
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	text[len(text)/2]++ // of the second
+	require.NoError(t, os.WriteFile(path, text, 0o600))
+	fill()
+	for range 2 {
+		_, _, err = Open(dir, func(error) { t.Error("nothing was put aside") })
+		require.ErrorContains(t, err, "no space left on device")
+		require.NoFileExists(t, path+".damaged")
+	}
+	free()
+	again := open(t, dir)
+	require.Len(t, again.warnings, 1)
+	require.FileExists(t, path+".damaged")
+	require.Equal(t, []uint32{1, 3}, again.drained(t, 10))
+}
+
 // The disk never says more of what was counted than it has buckets for.
 func TestAFullDiskAndAKilledAgent(t *testing.T) {
 	dir, fill, free := smallDisk(t)
