@@ -197,6 +197,17 @@ func (p *Policy) set(setting, value string) error {
 	return nil
 }
 
+// With is the policy with a setting changed. The error is an
+// *InvalidPolicyError.
+func (p Policy) With(setting, value string) (Policy, error) {
+	name, stored, err := canonicalPolicy(setting, value)
+	if err != nil {
+		return p, err
+	}
+	err = p.set(name, stored)
+	return p, err
+}
+
 // NormalPolicy is a setting and its value as Policy.Value gives it: two values
 // that mean the same have the same form. The error is an *InvalidPolicyError.
 func NormalPolicy(setting, value string) (name, normal string, err error) {

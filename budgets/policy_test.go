@@ -147,3 +147,13 @@ func TestNormalPolicy(t *testing.T) {
 	_, _, err = budgets.NormalPolicy("mode", "loose")
 	require.ErrorAs(t, err, &invalid)
 }
+
+func TestWith(t *testing.T) {
+	p, err := budgets.DefaultPolicy.With("Patience", "2h")
+	require.NoError(t, err)
+	require.Equal(t, 2*time.Hour, p.Contract.Patience)
+	require.Equal(t, time.Hour, budgets.DefaultPolicy.Contract.Patience)
+	_, err = p.With("patience", "later")
+	var wrong *budgets.InvalidPolicyError
+	require.ErrorAs(t, err, &wrong)
+}

@@ -36,6 +36,7 @@ type nodePart struct {
 	last  int32
 	idle  int // free GPUs, open or held
 	up    int // GPUs of nodes that are not away
+	ends  int // GPUs of nodes that are away which jobs hold to their end
 }
 
 type nodeList struct {
@@ -117,9 +118,11 @@ func (ns *nodes) move(node int32, to class) {
 	if was := ns.class[node]; was == away && to != away {
 		p.idle += int(ns.free[node])
 		p.up += int(p.per)
+		p.ends -= int(p.per - ns.free[node])
 	} else if was != away && to == away {
 		p.idle -= int(ns.free[node])
 		p.up -= int(p.per)
+		p.ends += int(p.per - ns.free[node])
 	}
 	ns.class[node] = to
 	ns.link(node)
@@ -129,8 +132,11 @@ func (ns *nodes) move(node int32, to class) {
 func (ns *nodes) take(node int32, gpus int16) {
 	ns.unlink(node)
 	ns.free[node] -= gpus
-	if ns.class[node] != away {
-		ns.parts[ns.part[node]].idle -= int(gpus)
+	p := &ns.parts[ns.part[node]]
+	if ns.class[node] == away {
+		p.ends += int(gpus)
+	} else {
+		p.idle -= int(gpus)
 	}
 	ns.link(node)
 }

@@ -194,6 +194,7 @@ func gpuTimeAddsUp(t require.TestingT, cfg *Config, r *Result, stints []Stint) {
 	}
 	require.InDelta(t, charged, r.AllocatedHours, 1e-6)
 	require.InDelta(t, free, r.UnallocHours, 1e-6)
+	require.LessOrEqual(t, r.Occupancy, 100+1e-9)
 	require.InDelta(t, (charged+free)*100, r.Occupancy*r.CapacityHours, 1e-3)
 	var delivered float64
 	for _, a := range r.Accounts {

@@ -76,12 +76,16 @@ type AccountResult struct {
 	Percent       float64 `json:"delivered_percent"`
 	StrictPercent float64 `json:"delivered_strict_percent"`
 	UnallocHours  float64 `json:"unallocated_gpu_hours"`
+	ShareError    float64 `json:"share_error_percent"` // of what was delivered beside what was owed; 0 if nothing was owed
 }
 
 // waitClasses are the classes of jobs whose waits are told apart: all that mean to
 // be charged, these by size, those that somebody waits for, and those that
 // declared to be unallocated, and those that wait in the real queue now.
 var waitClasses = []string{"all", "1 GPU", "2-8 GPUs", "9-64 GPUs", "65+ GPUs", "debug", "unallocated", "pending now"}
+
+// WaitClasses are the names of the classes that a Result tells apart.
+func WaitClasses() []string { return slices.Clone(waitClasses) }
 
 // classesOf are those that a job belongs to.
 func classesOf(j *Job) []int {
@@ -214,6 +218,9 @@ func (s *sim) deliver(r *Result) {
 			Account: d.Account, Share: 100 * shares[d.Account],
 			EntitledHours: d.Entitled.Hours(), DemandHours: d.Demand.Hours(), OwedHours: d.Owed.Hours(), Delivered: d.Delivered.Hours(),
 			Percent: d.Percent(), StrictPercent: d.StrictPercent(), UnallocHours: d.Unallocated.Hours(),
+		}
+		if d.Owed > 0 {
+			a.ShareError = 100 * math.Abs(a.Delivered/a.OwedHours-1)
 		}
 		r.Accounts = append(r.Accounts, a)
 		if above[d.Account] {

@@ -212,7 +212,7 @@ func (s *sim) passTime(at int64) {
 	span := at - s.now
 	for i := range s.nodes.parts {
 		p := &s.nodes.parts[i]
-		c.capacity += span * int64(p.up)
+		c.capacity += span * int64(p.up+p.ends)
 	}
 	c.stranded += span * c.strandedNow
 	s.now = at

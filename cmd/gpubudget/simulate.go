@@ -153,7 +153,7 @@ type scene struct {
 	until    int64
 	queued   bool // the jobs are those of the live queue, too
 
-	rules   *budgets.Policy // the ledger's; nil if it wasn't asked
+	rules   *budgets.Policy // the ledger's or the file's; nil if there are none
 	skipped []trace.Count
 }
 

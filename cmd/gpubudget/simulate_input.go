@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"gpubudget/budgets"
 	"gpubudget/cmd/gpubudget/plan"
 	"gpubudget/fairshare"
 	"gpubudget/internal/amount"
@@ -277,6 +279,9 @@ func (p *program) readBudget(c *cli.Context, s *scene) error {
 		if err != nil {
 			return err
 		}
+		if err := s.takePolicy(tree.Policy, name); err != nil {
+			return err
+		}
 		s.budget, err = budgetOf(tree)
 		return err
 	case c.Bool(optLedger):
@@ -299,7 +304,25 @@ func takeLedger(c *cli.Context, s *scene, v view) error {
 	return err
 }
 
-// byLedger gives a policy what the ledger says of it; options come after that.
+// takePolicy takes a file's policy, if there is any in it; what it doesn't say is
+// as usual.
+func (s *scene) takePolicy(policy map[string]string, file string) error {
+	if len(policy) == 0 {
+		return nil
+	}
+	rules := budgets.DefaultPolicy
+	for _, setting := range slices.Sorted(maps.Keys(policy)) {
+		changed, err := rules.With(setting, policy[setting])
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		rules = changed
+	}
+	s.rules = &rules
+	return nil
+}
+
+// byLedger gives a policy what the ledger or the file says of it; options come after that.
 func (s *scene) byLedger(policy *simulate.Policy) {
 	if s.rules == nil {
 		return

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
+	"unicode"
 
 	"github.com/urfave/cli/v2"
 
@@ -89,11 +91,11 @@ func waitsTable(results []*simulate.Result) *output.Table {
 
 // accountsTable is Delivered% by account and policy.
 func accountsTable(results []*simulate.Result) *output.Table {
-	t := &output.Table{Columns: columns("Policy", "Account", "Share%", "EntitledH", "DemandH", "OwedH", "DeliveredH", "Deliv%", "Strict%", "UnallocH")}
+	t := &output.Table{Columns: columns("Policy", "Account", "Share%", "EntitledH", "DemandH", "OwedH", "DeliveredH", "Deliv%", "Strict%", "ShareErr%", "UnallocH")}
 	t.Columns[1].Right = false
 	for _, r := range results {
 		for _, a := range r.Accounts {
-			t.Add(r.Policy, a.Account, f2(a.Share), f0(a.EntitledHours), f0(a.DemandHours), f0(a.OwedHours), f0(a.Delivered), f2(a.Percent), f2(a.StrictPercent), f0(a.UnallocHours))
+			t.Add(r.Policy, a.Account, f2(a.Share), f0(a.EntitledHours), f0(a.DemandHours), f0(a.OwedHours), f0(a.Delivered), f2(a.Percent), f2(a.StrictPercent), f2(a.ShareError), f0(a.UnallocHours))
 		}
 	}
 	return t
@@ -105,15 +107,30 @@ func (p *program) simulationCSV(results []*simulate.Result) error {
 	w := csv.NewWriter(p.stdout)
 	rows := [][]string{{"policy", "account", "share_percent", "entitled_gpu_hours", "demand_gpu_hours", "owed_gpu_hours", "delivered_gpu_hours",
 		"delivered_percent", "delivered_strict_percent", "unallocated_gpu_hours", "occupancy_percent", "stranded_gpu_hours", "jain_index", "preemptions",
-		"preemption_lost_gpu_hours", "wait_median", "wait_p90", "wait_p99", "debug_wait_p90"}}
+		"preemption_lost_gpu_hours", "wait_median", "wait_p90", "wait_p99", "debug_wait_p90",
+		"share_error_percent", "worst_account", "worst_delivered_percent", "slowdown_median", "slowdown_p90", "slowdown_p99"}}
+	for _, class := range simulate.WaitClasses()[1:] {
+		name := "wait_" + strings.Join(strings.FieldsFunc(strings.ToLower(class), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }), "_")
+		rows[0] = append(rows[0], name+"_median", name+"_p90", name+"_p99")
+	}
 	for _, r := range results {
 		all, debug := r.Wait("all"), r.Wait("debug")
-		rows = append(rows, []string{r.Policy, "", "100", f2(r.CapacityHours), f2(r.DemandHours), f2(r.OwedHours), f2(r.AllocatedHours),
+		row := []string{r.Policy, "", "100", f2(r.CapacityHours), f2(r.DemandHours), f2(r.OwedHours), f2(r.AllocatedHours),
 			f2(r.DeliveredPercent), f2(r.StrictPercent), f2(r.UnallocHours), f2(r.Occupancy), f2(r.StrandedHours), fmt.Sprintf("%.6f", r.Jain), strconv.Itoa(r.Preemptions),
-			f2(r.LostHours), f0(all.Median), f0(all.P90), f0(all.P99), f0(debug.P90)})
+			f2(r.LostHours), f0(all.Median), f0(all.P90), f0(all.P99), f0(debug.P90),
+			f2(r.ShareError), r.WorstAccount, f2(r.WorstPercent), f2(r.Slowdown.Median), f2(r.Slowdown.P90), f2(r.Slowdown.P99)}
+		for _, class := range simulate.WaitClasses()[1:] {
+			if of := r.Wait(class); of.Jobs > 0 {
+				row = append(row, f0(of.Median), f0(of.P90), f0(of.P99))
+				continue
+			}
+			row = append(row, "", "", "")
+		}
+		rows = append(rows, row)
 		for _, a := range r.Accounts {
-			rows = append(rows, []string{r.Policy, a.Account, f2(a.Share), f2(a.EntitledHours), f2(a.DemandHours), f2(a.OwedHours), f2(a.Delivered),
-				f2(a.Percent), f2(a.StrictPercent), f2(a.UnallocHours), "", "", "", "", "", "", "", "", ""})
+			row := []string{r.Policy, a.Account, f2(a.Share), f2(a.EntitledHours), f2(a.DemandHours), f2(a.OwedHours), f2(a.Delivered),
+				f2(a.Percent), f2(a.StrictPercent), f2(a.UnallocHours), "", "", "", "", "", "", "", "", "", f2(a.ShareError)}
+			rows = append(rows, append(row, make([]string, len(rows[0])-len(row))...))
 		}
 	}
 	if err := w.WriteAll(rows); err != nil {
