@@ -166,6 +166,30 @@ func TestNumbersThatChange(t *testing.T) {
 	require.Equal(t, []string{"GPU-0 1", "GPU-1 0"}, rows(t, n.dsn, "SELECT uuid || ' ' || gres_index FROM gpubudget.gpu ORDER BY 1"))
 }
 
+// A GPU is cut up anew between two jobs, under a running agent: a number means what it
+// is now, and what was held before stays what it was.
+func TestInstancesAreReconfigured(t *testing.T) {
+	n := newNode(t).withDatabase()
+	n.driver.gpus = gpus(1)
+	n.gresConf("AutoDetect=nvml\n")
+	cut := func(on bool, uuids ...string) {
+		g := &n.driver.gpus[0]
+		g.MIG, g.Instances = &on, nil
+		for gi, uuid := range uuids {
+			g.Instances = append(g.Instances, meter.InstanceReading{MIG: meter.MIG{UUID: uuid, GPUInstance: &gi, ComputeInstance: new(int)}})
+		}
+	}
+	cut(true, "MIG-a", "MIG-b")
+	n.start().rounds(1).prolog(7, "1").rounds(2).epilog(7).rounds(1)
+	cut(true, "MIG-c", "MIG-d", "MIG-e")
+	n.rounds(1).prolog(8, "1").rounds(1).epilog(8).rounds(1)
+	cut(false)
+	n.rounds(1).prolog(9, "0").rounds(3)
+	require.NoError(t, n.send())
+	require.Equal(t, []string{"GPU-0 9.0 prolog 30000", "MIG-b 7.0 prolog 20000", "MIG-d 8.0 prolog 10000"}, n.held())
+	require.Zero(t, n.log.count("goes by another UUID now"))
+}
+
 func TestSixtyFourInstancesAreMeasured(t *testing.T) {
 	n := newNode(t).withDatabase()
 	n.driver.gpus = gpus(8)
