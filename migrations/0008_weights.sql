@@ -329,7 +329,7 @@ END
 $$;
 -- +goose StatementEnd
 
-CREATE TRIGGER weigh_run BEFORE INSERT OR UPDATE ON gpubudget.job_run
+CREATE TRIGGER weigh_run BEFORE INSERT OR UPDATE OF cluster, started_at, ended_at, gpus, parts, gpu_type, rate, rate_changes ON gpubudget.job_run
     FOR EACH ROW EXECUTE FUNCTION gpubudget.weigh_run();
 
 -- run_charged is the GPU time that a run from started to ended is charged up to at,
@@ -398,7 +398,8 @@ RETURN CASE
 
 DROP FUNCTION gpubudget.run_buckets;
 
--- run_buckets splits what an ended run is charged over its buckets.
+-- run_buckets splits what an ended run is charged over its buckets. Of most runs that
+-- takes no more than integers: these are what run_charged comes to.
 -- +goose StatementBegin
 CREATE FUNCTION gpubudget.run_buckets(
     started timestamptz, ended timestamptz, suspended_ms bigint, suspended_since timestamptz,
@@ -406,43 +407,90 @@ CREATE FUNCTION gpubudget.run_buckets(
 RETURNS TABLE (starts_at timestamptz, ends_at timestamptz, gpu_ms bigint)
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
-    SELECT b.starts_at, b.ends_at,
-        gpubudget.run_charged(started, ended, suspended_ms, suspended_since, gpus, parts, rate, rate_changes, metered_ms, least(ended, b.ends_at))
-        - gpubudget.run_charged(started, ended, suspended_ms, suspended_since, gpus, parts, rate, rate_changes, metered_ms, greatest(started, b.starts_at))
+    SELECT gpubudget.from_unix_ms(b.k * bucket_ms), gpubudget.from_unix_ms((b.k + 1) * bucket_ms),
+        CASE WHEN rate IS NULL AND parts = 0 AND suspended_ms = 0 AND suspended_since IS NULL AND metered_ms = 0
+            THEN gpus * least(b.end_ms, (b.k + 1) * bucket_ms) - gpus * greatest(b.start_ms, b.k * bucket_ms)
+            ELSE gpubudget.run_charged(started, ended, suspended_ms, suspended_since, gpus, parts, rate, rate_changes, metered_ms,
+                    least(ended, gpubudget.from_unix_ms((b.k + 1) * bucket_ms)))
+                - gpubudget.run_charged(started, ended, suspended_ms, suspended_since, gpus, parts, rate, rate_changes, metered_ms,
+                    greatest(started, gpubudget.from_unix_ms(b.k * bucket_ms)))
+        END
     FROM (
-        SELECT gpubudget.from_unix_ms(k * bucket_ms) AS starts_at, gpubudget.from_unix_ms((k + 1) * bucket_ms) AS ends_at
-        FROM generate_series(gpubudget.unix_ms(started) / bucket_ms, (gpubudget.unix_ms(ended) - 1) / bucket_ms) k
+        SELECT r.start_ms, r.end_ms, generate_series(r.start_ms / bucket_ms, (r.end_ms - 1) / bucket_ms) AS k
+        FROM (SELECT gpubudget.unix_ms(started) AS start_ms, gpubudget.unix_ms(ended) AS end_ms) r
     ) b
+$$;
+-- +goose StatementEnd
+
+-- As before, with a plan that is kept: it is asked for each run that is written.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION gpubudget.bucket_ms(of_cluster text, at timestamptz) RETURNS bigint
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    RETURN coalesce((
+        SELECT rtrim(l.value, 's')::bigint * 1000 FROM gpubudget.ledger l
+        WHERE l.cluster = of_cluster AND l.kind = 'policy_set' AND l.setting = 'bucket'
+          AND l.effective_from <= at AND (l.effective_until IS NULL OR l.effective_until > at)
+        ORDER BY l.effective_from DESC, l.seq DESC LIMIT 1), 3600000);
+END
 $$;
 -- +goose StatementEnd
 
 -- As before, and it rolls up what runs are charged.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION gpubudget.roll_up_runs() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    SET jit = off -- no one knows beforehand how few buckets a run has
+    SET work_mem = '16MB'
+AS $$
 DECLARE
     changes gpubudget.usage_bucket[];
 BEGIN
-    IF TG_OP <> 'INSERT' THEN
-        SELECT array_agg(ROW(r.cluster, b.starts_at, b.ends_at, r.account, r.user_name, r.allocated, -b.gpu_ms, NULL)::gpubudget.usage_bucket)
-        INTO changes
-        FROM gone r, gpubudget.run_buckets(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since,
-            r.gpus, r.parts, r.rate, r.rate_changes, r.metered_ms, r.bucket_ms) b
-        WHERE r.ended_at > r.started_at AND (r.gpus > 0 OR r.parts > 0);
-    END IF;
-    IF TG_OP <> 'DELETE' THEN
-        SELECT changes || array_agg(ROW(r.cluster, b.starts_at, b.ends_at, r.account, r.user_name, r.allocated, b.gpu_ms, NULL)::gpubudget.usage_bucket)
-        INTO changes
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO gpubudget.usage_bucket AS u (cluster, starts_at, ends_at, account, user_name, allocated, gpu_ms, changed_by)
+        SELECT r.cluster, b.starts_at, b.ends_at, r.account, r.user_name, r.allocated, sum(b.gpu_ms), pg_current_xact_id()
         FROM come r, gpubudget.run_buckets(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since,
             r.gpus, r.parts, r.rate, r.rate_changes, r.metered_ms, r.bucket_ms) b
-        WHERE r.ended_at > r.started_at AND (r.gpus > 0 OR r.parts > 0);
+        WHERE r.ended_at > r.started_at AND (r.gpus > 0 OR r.parts > 0)
+        GROUP BY 1, 2, 3, 4, 5, 6
+        HAVING sum(b.gpu_ms) <> 0
+        ORDER BY 1, 2, 3, 4, 5, 6
+        ON CONFLICT (cluster, starts_at, ends_at, account, user_name, allocated)
+        DO UPDATE SET gpu_ms = u.gpu_ms + excluded.gpu_ms, changed_by = excluded.changed_by;
+        RETURN NULL;
+    END IF;
+
+    IF TG_OP = 'UPDATE' THEN
+        SELECT array_agg(ROW(c.cluster, c.starts_at, c.ends_at, c.account, c.user_name, c.allocated, c.gpu_ms, NULL)::gpubudget.usage_bucket)
+        INTO changes
+        FROM (
+            SELECT r.cluster, b.starts_at, b.ends_at, r.account, r.user_name, r.allocated, sum(r.n * b.gpu_ms)::bigint AS gpu_ms
+            FROM (SELECT 1 AS n, * FROM come UNION ALL SELECT -1, * FROM gone) r,
+                gpubudget.run_buckets(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since,
+                    r.gpus, r.parts, r.rate, r.rate_changes, r.metered_ms, r.bucket_ms) b
+            WHERE r.ended_at > r.started_at AND (r.gpus > 0 OR r.parts > 0)
+            GROUP BY 1, 2, 3, 4, 5, 6
+        ) c;
+    ELSE
+        SELECT array_agg(ROW(c.cluster, c.starts_at, c.ends_at, c.account, c.user_name, c.allocated, c.gpu_ms, NULL)::gpubudget.usage_bucket)
+        INTO changes
+        FROM (
+            SELECT r.cluster, b.starts_at, b.ends_at, r.account, r.user_name, r.allocated, -sum(b.gpu_ms)::bigint AS gpu_ms
+            FROM gone r, gpubudget.run_buckets(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since,
+                r.gpus, r.parts, r.rate, r.rate_changes, r.metered_ms, r.bucket_ms) b
+            WHERE r.ended_at > r.started_at AND (r.gpus > 0 OR r.parts > 0)
+            GROUP BY 1, 2, 3, 4, 5, 6
+        ) c;
+    END IF;
+    IF changes IS NULL THEN
+        RETURN NULL;
     END IF;
 
     INSERT INTO gpubudget.usage_bucket AS b (cluster, starts_at, ends_at, account, user_name, allocated, gpu_ms, changed_by)
-    SELECT c.cluster, c.starts_at, c.ends_at, c.account, c.user_name, c.allocated, sum(c.gpu_ms), pg_current_xact_id()
+    SELECT c.cluster, c.starts_at, c.ends_at, c.account, c.user_name, c.allocated, c.gpu_ms, pg_current_xact_id()
     FROM unnest(changes) c
-    GROUP BY c.cluster, c.starts_at, c.ends_at, c.account, c.user_name, c.allocated
-    HAVING sum(c.gpu_ms) <> 0
+    WHERE c.gpu_ms <> 0
     ORDER BY c.cluster, c.starts_at, c.ends_at, c.account, c.user_name, c.allocated
     ON CONFLICT (cluster, starts_at, ends_at, account, user_name, allocated)
     DO UPDATE SET gpu_ms = b.gpu_ms + excluded.gpu_ms, changed_by = excluded.changed_by;
@@ -451,29 +499,21 @@ BEGIN
     -- has cut the bucket has to do so again.
     IF TG_OP = 'UPDATE' THEN
         UPDATE gpubudget.usage_bucket b SET changed_by = pg_current_xact_id()
-        FROM (
-            SELECT c.cluster, c.starts_at, c.ends_at, c.account, c.user_name, c.allocated
-            FROM unnest(changes) c
-            GROUP BY c.cluster, c.starts_at, c.ends_at, c.account, c.user_name, c.allocated
-            HAVING sum(c.gpu_ms) = 0
-        ) c
-        WHERE b.cluster = c.cluster AND b.starts_at = c.starts_at AND b.ends_at = c.ends_at
+        FROM unnest(changes) c
+        WHERE c.gpu_ms = 0 AND b.cluster = c.cluster AND b.starts_at = c.starts_at AND b.ends_at = c.ends_at
           AND b.account = c.account AND b.user_name = c.user_name AND b.allocated = c.allocated;
     END IF;
-    IF TG_OP <> 'INSERT' THEN
-        WITH erased AS (
-            DELETE FROM gpubudget.usage_bucket b
-            USING (SELECT DISTINCT cluster, starts_at, ends_at, account, user_name, allocated FROM unnest(changes)) c
-            WHERE b.cluster = c.cluster AND b.starts_at = c.starts_at AND b.ends_at = c.ends_at
-              AND b.account = c.account AND b.user_name = c.user_name AND b.allocated = c.allocated
-              AND b.gpu_ms = 0
-            RETURNING b.cluster, b.starts_at, b.ends_at
-        )
-        INSERT INTO gpubudget.usage_erased (cluster, starts_at, ends_at, changed_by)
-        SELECT DISTINCT e.cluster, e.starts_at, e.ends_at, pg_current_xact_id() FROM erased e
-        ORDER BY e.cluster, e.starts_at, e.ends_at
-        ON CONFLICT (cluster, starts_at, ends_at) DO UPDATE SET changed_by = excluded.changed_by;
-    END IF;
+    WITH erased AS (
+        DELETE FROM gpubudget.usage_bucket b USING unnest(changes) c
+        WHERE b.cluster = c.cluster AND b.starts_at = c.starts_at AND b.ends_at = c.ends_at
+          AND b.account = c.account AND b.user_name = c.user_name AND b.allocated = c.allocated
+          AND b.gpu_ms = 0 AND c.gpu_ms <= 0
+        RETURNING b.cluster, b.starts_at, b.ends_at
+    )
+    INSERT INTO gpubudget.usage_erased (cluster, starts_at, ends_at, changed_by)
+    SELECT DISTINCT e.cluster, e.starts_at, e.ends_at, pg_current_xact_id() FROM erased e
+    ORDER BY e.cluster, e.starts_at, e.ends_at
+    ON CONFLICT (cluster, starts_at, ends_at) DO UPDATE SET changed_by = excluded.changed_by;
     RETURN NULL;
 END
 $$;
@@ -541,6 +581,9 @@ $$;
 CREATE FUNCTION gpubudget.note_run() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    IF NOT EXISTS (SELECT FROM gpubudget.ledger l WHERE l.kind = 'policy_set' AND l.setting = 'charge') THEN
+        RETURN NULL; -- on no cluster at all
+    END IF;
     IF NOT EXISTS (SELECT FROM (SELECT DISTINCT cluster FROM come) c WHERE gpubudget.charges_metered(c.cluster)) THEN
         RETURN NULL;
     END IF;
@@ -575,6 +618,9 @@ CREATE TRIGGER note_run_update AFTER UPDATE ON gpubudget.job_run
 CREATE FUNCTION gpubudget.note_meter() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    IF NOT EXISTS (SELECT FROM gpubudget.ledger l WHERE l.kind = 'policy_set' AND l.setting = 'charge') THEN
+        RETURN NULL; -- on no cluster at all
+    END IF;
     IF EXISTS (SELECT FROM (SELECT DISTINCT cluster FROM come) c WHERE gpubudget.charges_metered(c.cluster)) THEN
         INSERT INTO gpubudget.meter_due (cluster, job_id)
         SELECT c.cluster, c.job_id FROM (SELECT DISTINCT cluster, job_id FROM come) c

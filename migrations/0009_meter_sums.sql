@@ -184,12 +184,17 @@ CREATE FUNCTION gpubudget.run_hours(
 RETURNS TABLE (starts_at timestamptz, ends_at timestamptz, used_ms bigint)
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
-    SELECT b.starts_at, b.ends_at,
-        gpubudget.run_held(started, ended, suspended_ms, suspended_since, gpus, parts, least(ended, b.ends_at))
-        - gpubudget.run_held(started, ended, suspended_ms, suspended_since, gpus, parts, greatest(started, b.starts_at))
+    SELECT gpubudget.from_unix_ms(b.k * 3600000), gpubudget.from_unix_ms((b.k + 1) * 3600000),
+        CASE WHEN parts = 0 AND suspended_ms = 0 AND suspended_since IS NULL
+            THEN gpus * least(b.end_ms, (b.k + 1) * 3600000) - gpus * greatest(b.start_ms, b.k * 3600000)
+            ELSE gpubudget.run_held(started, ended, suspended_ms, suspended_since, gpus, parts,
+                    least(ended, gpubudget.from_unix_ms((b.k + 1) * 3600000)))
+                - gpubudget.run_held(started, ended, suspended_ms, suspended_since, gpus, parts,
+                    greatest(started, gpubudget.from_unix_ms(b.k * 3600000)))
+        END
     FROM (
-        SELECT gpubudget.from_unix_ms(k * 3600000) AS starts_at, gpubudget.from_unix_ms((k + 1) * 3600000) AS ends_at
-        FROM generate_series(gpubudget.unix_ms(started) / 3600000, (gpubudget.unix_ms(ended) - 1) / 3600000) k
+        SELECT r.start_ms, r.end_ms, generate_series(r.start_ms / 3600000, (r.end_ms - 1) / 3600000) AS k
+        FROM (SELECT gpubudget.unix_ms(started) AS start_ms, gpubudget.unix_ms(ended) AS end_ms) r
     ) b
 $$;
 -- +goose StatementEnd
@@ -198,26 +203,28 @@ $$;
 -- writes runs need not know of meters.
 -- +goose StatementBegin
 CREATE FUNCTION gpubudget.sum_up_runs() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    changes gpubudget.metered_delta[];
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET work_mem = '16MB' AS $$
 BEGIN
-    IF TG_OP <> 'INSERT' THEN
-        SELECT array_agg(ROW(r.cluster, b.starts_at, b.ends_at, r.account, r.user_name, 0, -b.used_ms, 0, 0, 0, 0, 0, 0)::gpubudget.metered_delta)
-        INTO changes
-        FROM gone r, gpubudget.run_hours(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since, r.gpus, r.parts) b
-        WHERE r.ended_at > r.started_at AND (r.gpus > 0 OR r.parts > 0);
-    END IF;
-    IF TG_OP <> 'DELETE' THEN
-        SELECT changes || array_agg(ROW(r.cluster, b.starts_at, b.ends_at, r.account, r.user_name, 0, b.used_ms, 0, 0, 0, 0, 0, 0)::gpubudget.metered_delta)
-        INTO changes
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO gpubudget.metered_delta
+        SELECT r.cluster, b.starts_at, b.ends_at, r.account, r.user_name, 0, sum(b.used_ms), 0, 0, 0, 0, 0, 0
         FROM come r, gpubudget.run_hours(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since, r.gpus, r.parts) b
-        WHERE r.ended_at > r.started_at AND (r.gpus > 0 OR r.parts > 0);
+        WHERE r.ended_at > r.started_at AND (r.gpus > 0 OR r.parts > 0)
+        GROUP BY 1, 2, 3, 4, 5 HAVING sum(b.used_ms) <> 0;
+    ELSIF TG_OP = 'DELETE' THEN
+        INSERT INTO gpubudget.metered_delta
+        SELECT r.cluster, b.starts_at, b.ends_at, r.account, r.user_name, 0, -sum(b.used_ms), 0, 0, 0, 0, 0, 0
+        FROM gone r, gpubudget.run_hours(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since, r.gpus, r.parts) b
+        WHERE r.ended_at > r.started_at AND (r.gpus > 0 OR r.parts > 0)
+        GROUP BY 1, 2, 3, 4, 5 HAVING sum(b.used_ms) <> 0;
+    ELSE
+        INSERT INTO gpubudget.metered_delta
+        SELECT r.cluster, b.starts_at, b.ends_at, r.account, r.user_name, 0, sum(r.n * b.used_ms), 0, 0, 0, 0, 0, 0
+        FROM (SELECT 1 AS n, * FROM come UNION ALL SELECT -1, * FROM gone) r,
+            gpubudget.run_hours(r.started_at, r.ended_at, r.suspended_ms, r.suspended_since, r.gpus, r.parts) b
+        WHERE r.ended_at > r.started_at AND (r.gpus > 0 OR r.parts > 0)
+        GROUP BY 1, 2, 3, 4, 5 HAVING sum(r.n * b.used_ms) <> 0;
     END IF;
-    INSERT INTO gpubudget.metered_delta
-    SELECT c.cluster, c.starts_at, c.ends_at, c.account, c.user_name, 0, sum(c.used_ms), 0, 0, 0, 0, 0, 0
-    FROM unnest(changes) c
-    GROUP BY 1, 2, 3, 4, 5 HAVING sum(c.used_ms) <> 0;
     IF random() < 0.002 THEN
         PERFORM gpubudget.fold_meter();
     END IF;
