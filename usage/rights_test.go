@@ -21,6 +21,7 @@ import (
 
 // pluginsGrants are the statements that docs/admin.md gives for the plugin's role.
 func pluginsGrants(t *testing.T, role string) string {
+	t.Helper()
 	page, err := os.ReadFile("../docs/admin.md")
 	require.NoError(t, err)
 	_, rest, found := strings.Cut(string(page), "    CREATE ROLE gpubudget_plugin LOGIN;\n")
