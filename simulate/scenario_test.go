@@ -263,3 +263,17 @@ func TestSamePlaces(t *testing.T) {
 	require.False(t, samePlaces(rank(1, 2, 3), rank(1, 2, 2)))
 	require.False(t, samePlaces(rank(1, 2, 3), fairshare.Rank(fairshare.Input{Budget: &fairshare.Budget{}})))
 }
+
+// An account's own minimum runtime is that of its jobs which declare none.
+func TestAnAccountsOwnMinimumRuntime(t *testing.T) {
+	declares := job(0, 1, 0, 600)
+	declares.MinRuntime = 120
+	cfg := scenario(t, "contract", 1, job(0, 1, 0, 600), job(1, 1, 0, 600), job(0, 1, 0, 2), declares)
+	cfg.Policy.MinRuntimes = map[string]time.Duration{"a": 10 * time.Minute}
+	s := newSim(&cfg)
+	got := map[int64]int{}
+	for i := range s.jobs {
+		got[s.minRuntime(&s.jobs[i])]++
+	}
+	require.Equal(t, map[int64]int{600: 1, 3600: 1, 120: 2}, got)
+}

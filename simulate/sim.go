@@ -342,7 +342,11 @@ func (s *sim) start(job int32, pieces []Piece, allocated bool) {
 func (s *sim) minRuntime(j *Job) int64 {
 	declared := j.MinRuntime
 	if declared < 0 {
-		declared = int64(s.p.MinRuntime.Seconds())
+		d, own := s.p.MinRuntimes[s.cfg.Workload.Owners[j.Owner].Account]
+		if !own {
+			d = s.p.MinRuntime
+		}
+		declared = int64(d.Seconds())
 	}
 	return min(declared, int64(s.p.MinRuntimeCap.Seconds()), j.Limit)
 }

@@ -108,6 +108,8 @@ type Policy struct {
 	// MinRuntime is for how long a job is protected that declares nothing, at
 	// most its time limit; MinRuntimeCap is the longest that it can declare.
 	MinRuntime, MinRuntimeCap time.Duration
+	// MinRuntimes stand in for MinRuntime in some accounts, in those only.
+	MinRuntimes map[string]time.Duration
 	// Checkpoint is how often a job saves what it has done; 0 is never.
 	Checkpoint time.Duration
 	// RequeueHold is for how long Slurm holds a requeued job back.

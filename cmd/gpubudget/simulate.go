@@ -153,8 +153,11 @@ type scene struct {
 	until    int64
 	queued   bool // the jobs are those of the live queue, too
 
-	rules   *budgets.Policy // the ledger's or the file's; nil if there are none
-	skipped []trace.Count
+	rules *budgets.Policy // the ledger's or the file's; nil if there are none
+	// minRuntimes are those of accounts that have another than the cluster, by the
+	// ledger.
+	minRuntimes map[string]time.Duration
+	skipped     []trace.Count
 }
 
 // variant is one run.

@@ -300,6 +300,11 @@ func takeLedger(c *cli.Context, s *scene, v view) error {
 		return err
 	}
 	s.rules = &rules
+	said, err := v.db.ledger.MinRuntimes(c.Context, v.cluster, v.at)
+	if err != nil {
+		return err
+	}
+	s.minRuntimes = inherited(v.tree, rules.MinRuntime, said)
 	s.budget, err = budgetOf(plan.Current(v.tree))
 	return err
 }
@@ -322,12 +327,30 @@ func (s *scene) takePolicy(policy map[string]string, file string) error {
 	return nil
 }
 
+// inherited are the minimum runtimes of all accounts that have another than the
+// cluster's.
+func inherited(t *fairshare.Tree, cluster time.Duration, said map[string]time.Duration) map[string]time.Duration {
+	terms := fairshare.Terms{Default: cluster, Accounts: said}
+	above := make(map[string]string, len(t.Nodes))
+	for i := range t.Nodes {
+		above[t.Nodes[i].Name] = parentName(t, &t.Nodes[i])
+	}
+	all := map[string]time.Duration{}
+	for account := range above {
+		if d := terms.Of(account, func(account string) string { return above[account] }).Default; d != cluster {
+			all[account] = d
+		}
+	}
+	return all
+}
+
 // byLedger gives a policy what the ledger or the file says of it; options come after that.
 func (s *scene) byLedger(policy *simulate.Policy) {
 	if s.rules == nil {
 		return
 	}
 	policy.Lookback, policy.MinRuntime, policy.MinRuntimeCap = s.rules.Lookback, s.rules.MinRuntime, s.rules.MinRuntimeCap
+	policy.MinRuntimes = s.minRuntimes
 	if policy.Contract != nil {
 		contract := s.rules.Contract
 		policy.Contract = &contract
@@ -497,9 +520,12 @@ func settings() map[string]setting {
 		}
 	}
 	return map[string]setting{
-		optLookback:         duration(func(p *simulate.Policy) *time.Duration { return &p.Lookback }, time.Minute),
-		optHalfLife:         duration(func(p *simulate.Policy) *time.Duration { return &p.HalfLife }, time.Minute),
-		optMinRuntime:       duration(func(p *simulate.Policy) *time.Duration { return &p.MinRuntime }, 0),
+		optLookback: duration(func(p *simulate.Policy) *time.Duration { return &p.Lookback }, time.Minute),
+		optHalfLife: duration(func(p *simulate.Policy) *time.Duration { return &p.HalfLife }, time.Minute),
+		optMinRuntime: duration(func(p *simulate.Policy) *time.Duration {
+			p.MinRuntimes = nil // of all that declare none
+			return &p.MinRuntime
+		}, 0),
 		optMinRuntimeCap:    duration(func(p *simulate.Policy) *time.Duration { return &p.MinRuntimeCap }, 0),
 		optCheckpoint:       duration(func(p *simulate.Policy) *time.Duration { return &p.Checkpoint }, 0),
 		optCalcInterval:     duration(func(p *simulate.Policy) *time.Duration { return &p.CalcInterval }, time.Second),
