@@ -126,8 +126,9 @@ bench: build bench-tools ## our plugin beside Slurm's own on real slurmctlds (BE
 	@$(MAKE) --no-print-directory microbench
 
 .PHONY: microbench
-microbench: ## benchmarks of the mathematics, the stores, the meter, the engine and the simulator, to be compared by benchstat
+microbench: bench-tools ## benchmarks of the mathematics, the stores, the meter, the engine, the preemption plugin and the simulator, to be compared by benchstat
 	@$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./fairshare ./budgets ./usage/... ./agent ./slurmplugin/... ./simulate
+	@$(BUILD)/bench/bench-attempt 10000 20000 100
 
 .PHONY: bench-tools
 bench-tools: provision

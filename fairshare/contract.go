@@ -97,6 +97,10 @@ type Decision struct {
 // Decide tells whether a running job yields to a request now. The rules are
 // asked one after the other; the first that has something to say decides.
 func (c *Contract) Decide(r *Ranking, now Instant, q *Request, o *Occupant) Decision {
+	return c.decide(now, q, o, r.rivals)
+}
+
+func (c *Contract) decide(now Instant, q *Request, o *Occupant, compared func(a, b string) rivals) Decision {
 	switch {
 	case requestUnallocated(q):
 		return Decision{Rule: R5}
@@ -109,7 +113,43 @@ func (c *Contract) Decide(r *Ranking, now Instant, q *Request, o *Occupant) Deci
 	case q.Account == o.Account:
 		return Decision{Yields: c.WithinAccount && (declaredHigher(q, o) || c.patient(q, o)), Rule: R4}
 	}
-	return Decision{Yields: c.outranks(r, q, o), Rule: R3}
+	return Decision{Yields: c.outranks(compared(q.Account, o.Account), q, o), Rule: R3}
+}
+
+// Judge decides about many running jobs for one request, as Contract.Decide does
+// about each. It remembers how accounts stand to that of the request.
+type Judge struct {
+	contract *Contract
+	ranking  *Ranking
+	now      Instant
+	request  *Request
+	known    map[string]rivals // by the job's account
+}
+
+// Judge is for a request as of now. Nothing of what it is given may change as
+// long as it is used.
+func (c *Contract) Judge(r *Ranking, now Instant, q *Request) *Judge {
+	return &Judge{contract: c, ranking: r, now: now, request: q, known: make(map[string]rivals)}
+}
+
+// Decide tells whether a running job yields to the request.
+func (j *Judge) Decide(o *Occupant) Decision {
+	return j.contract.decide(j.now, j.request, o, j.compared)
+}
+
+// Protects tells whether R2 lets the job keep its GPUs: then its account, its
+// size, how often it was preempted and so on don't matter.
+func (j *Judge) Protects(o *Occupant) bool {
+	return !occupantUnallocated(o) && stillProtected(o, j.now)
+}
+
+func (j *Judge) compared(a, b string) rivals {
+	found, known := j.known[b]
+	if !known {
+		found = j.ranking.rivals(a, b)
+		j.known[b] = found
+	}
+	return found
 }
 
 // requestUnallocated is R5: an unallocated request preempts nobody, not even
@@ -149,11 +189,11 @@ func declaredHigher(q *Request, o *Occupant) bool {
 // counted in advance for the job that yields no longer is. So an account that
 // has won an exchange is not behind the one that lost it when its protection
 // ends, and the two can't take turns.
-func (c *Contract) outranks(r *Ranking, q *Request, o *Occupant) bool {
-	due, held, ok := r.part(q.Account, o.Account)
-	if !ok || !r.funded(q.Account) {
+func (c *Contract) outranks(between rivals, q *Request, o *Occupant) bool {
+	if !between.ok {
 		return false
 	}
+	due, held := between.due, between.held
 	due.charged = add(due.charged, q.Promised())
 	held.charged = add(held.charged, -o.Ahead)
 	margin := max(c.Margin, 0)
@@ -178,6 +218,18 @@ func (r *Ranking) funded(account string) bool {
 // direct users of an account.
 type branch struct {
 	entitled, charged GPUMillis
+}
+
+// rivals are what R3 compares: the branches of the accounts of a request and of a
+// running job. ok is false if the former can't be ahead of anybody.
+type rivals struct {
+	due, held branch
+	ok        bool
+}
+
+func (r *Ranking) rivals(a, b string) rivals {
+	due, held, ok := r.part(a, b)
+	return rivals{due, held, ok && r.funded(a)}
 }
 
 // part follows two accounts up to where their paths meet and gives the

@@ -106,46 +106,61 @@ type opening struct {
 // first those that have room for a node's part of the request, and of them
 // those whose jobs are the first to go.
 func (o *offer) openings() []opening {
-	places := o.placesByNode()
-	found := make([]opening, 0, len(o.ask.Free))
+	holders, all := o.holdersByNode()
+	found, gone := make([]opening, 0, len(o.ask.Free)), make([]int, 0, all)
 	for n := range o.ask.Free {
-		if opening, ok := o.open(n, places[n]); ok {
-			found = append(found, opening)
+		if opening, ok := o.open(n, holders[n], gone); ok {
+			used := len(opening.gone)
+			found, gone = append(found, opening), gone[used:used]
 		}
 	}
-	slices.SortStableFunc(found, func(a, b opening) int {
+	slices.SortFunc(found, func(a, b opening) int {
 		if a.full != b.full {
 			if a.full {
 				return -1
 			}
 			return 1
 		}
-		return cmp.Compare(last(a.gone), last(b.gone))
+		return cmp.Or(cmp.Compare(last(a.gone), last(b.gone)), cmp.Compare(a.node, b.node))
 	})
 	return found
 }
 
-// placesByNode are the places of the jobs on each node, all in one piece of
-// memory: there may be thousands of nodes.
-func (o *offer) placesByNode() [][]int {
-	places, count := make([][]int, len(o.ask.Free)), make([]int, len(o.ask.Free))
-	all := 0
+// holder is a job on a node.
+type holder struct {
+	place int // in the order of eviction, or spared
+	held  Room
+}
+
+// spared is the place of a job without which there is room on its node, too.
+const spared = -1
+
+// holdersByNode are the jobs on each node in the order of eviction, all in one piece
+// of memory: there may be thousands of nodes. The number is how many there are.
+func (o *offer) holdersByNode() (holders [][]holder, all int) {
+	holders = make([][]holder, len(o.ask.Free))
+	count := make([]int, len(o.ask.Free))
 	for _, pieces := range o.pieces {
-		for _, piece := range pieces {
-			count[piece.Node]++
+		for i := range pieces {
+			count[pieces[i].Node]++
 			all++
 		}
 	}
-	room := make([]int, all)
-	for n := range places {
-		places[n], room = room[:0:count[n]], room[count[n]:]
+	room := make([]holder, all)
+	for n := range holders {
+		holders[n], room = room[:0:count[n]], room[count[n]:]
 	}
 	for place, i := range o.order {
 		for _, piece := range o.pieces[i] {
-			places[piece.Node] = append(places[piece.Node], place)
+			on := &holders[piece.Node]
+			if k := len(*on) - 1; k >= 0 && (*on)[k].place == place { // components of a het job
+				(*on)[k].held = (*on)[k].held.plus(piece.Held)
+				continue
+			}
+			*on = append(*on, holder{place, piece.Held})
 		}
 	}
-	return places
+	return holders, all
 }
 
 func last(places []int) int {
@@ -156,13 +171,13 @@ func last(places []int) int {
 }
 
 // open finds the fewest jobs that make room on a node, in the order of
-// eviction.
-func (o *offer) open(node int, places []int) (opening, bool) {
+// eviction, and puts them into gone, which is empty and has room for all.
+func (o *offer) open(node int, holders []holder, gone []int) (opening, bool) {
 	need := o.ask.PerNode
 	part := (o.q.GPUs + int64(o.nodes) - 1) / int64(o.nodes)
 	all := o.ask.Free[node]
-	for _, place := range places {
-		all = all.plus(o.held(place, node))
+	for i := range holders {
+		all = all.plus(holders[i].held)
 	}
 	if need[RoomGPUs] == 0 {
 		need[RoomGPUs] = min(part, all[RoomGPUs])
@@ -171,31 +186,24 @@ func (o *offer) open(node int, places []int) (opening, bool) {
 		return opening{}, false
 	}
 	found := opening{node: node, gpus: need[RoomGPUs], full: o.ask.PerNode[RoomGPUs] > 0 || need[RoomGPUs] == part}
-	found.gone = make([]int, 0, len(places))
-	room := o.ask.Free[node]
-	for _, place := range places {
-		if room.covers(need) {
-			break
-		}
-		room = room.plus(o.held(place, node))
-		found.gone = append(found.gone, place)
+	room, first := o.ask.Free[node], 0
+	for first < len(holders) && !room.covers(need) {
+		room = room.plus(holders[first].held)
+		first++
 	}
-	for k := len(found.gone) - 2; k >= 0; k-- {
-		if less := room.minus(o.held(found.gone[k], node)); less.covers(need) {
-			room, found.gone = less, slices.Delete(found.gone, k, k+1)
+	// Of these, the last one is needed. Others may be too much.
+	for k := first - 2; k >= 0; k-- {
+		if less := room.minus(holders[k].held); less.covers(need) {
+			room, holders[k].place = less, spared
 		}
 	}
+	for k := range first {
+		if holders[k].place != spared {
+			gone = append(gone, holders[k].place)
+		}
+	}
+	found.gone = gone[:len(gone):len(gone)]
 	return found, true
-}
-
-func (o *offer) held(place, node int) Room {
-	var sum Room
-	for _, piece := range o.pieces[o.order[place]] {
-		if piece.Node == node {
-			sum = sum.plus(piece.Held)
-		}
-	}
-	return sum
 }
 
 // enough tells whether the request has room in what is offered so far.

@@ -80,6 +80,10 @@ func TestOffer(t *testing.T) {
 			s.job("ahead", true, held(0, 1))
 			s.job("lab", true, held(1, 1))
 		}, 1, fairshare.Ask{Free: []fairshare.Room{{0, 0}, {0, 8}}, PerNode: fairshare.Room{1, 4}, Spare: 1}, []int{1}},
+		{"two pieces of one node count once each", func(s *holdings) {
+			s.job("ahead", true, held(0, 1), held(0, 1))
+			s.job("ahead", true, held(1, 1), held(1, 2))
+		}, 3, fairshare.Ask{Free: free(2, 0, 8), PerNode: fairshare.Room{3, 1}}, []int{1}},
 		{"R7 within a node", func(s *holdings) {
 			s.job("ahead", true, held(0, 3))
 			s.job("lab", true, held(1, 2))

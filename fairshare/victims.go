@@ -36,30 +36,47 @@ func (c *Contract) Victims(r *Ranking, now Instant, q *Request, occupants []Occu
 // their protection ended, then the smallest. What is equal in all of that goes
 // in the order it was given in.
 func evictionOrder(r *Ranking, now Instant, occupants []Occupant) []int {
-	type key struct {
-		allocated bool
-		standing  int // from the worst
-		lost      GPUMillis
-	}
-	keys := make([]key, len(occupants))
-	order := make([]int, len(occupants))
+	keys, places := make([]evictionKey, len(occupants)), make(map[string]int)
 	for i := range occupants {
 		o := &occupants[i]
-		keys[i] = key{allocated: o.Allocated, standing: -r.place(o.Account), lost: progressLost(o, now)}
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		x, y := &keys[a], &keys[b]
-		switch {
-		case x.allocated != y.allocated && y.allocated:
-			return -1
-		case x.allocated != y.allocated:
-			return 1
+		place, known := places[o.Account]
+		if !known {
+			place = r.place(o.Account)
+			places[o.Account] = place
 		}
-		return cmp.Or(cmp.Compare(x.standing, y.standing), cmp.Compare(x.lost, y.lost),
-			cmp.Compare(occupants[a].GPUs, occupants[b].GPUs))
-	})
+		key := evictionKey{group: uint64(len(r.Accounts) + 1 - place), lost: uint64(progressLost(o, now)), gpus: o.GPUs, at: i}
+		if o.Allocated {
+			key.group |= 1 << 63
+		}
+		keys[i] = key
+	}
+	slices.SortFunc(keys, evictionKey.compare)
+	order := make([]int, len(keys))
+	for i := range keys {
+		order[i] = keys[i].at
+	}
 	return order
+}
+
+// evictionKey is what R6 goes by. There may be ten thousand, so each has all that
+// it is compared by.
+type evictionKey struct {
+	group uint64 // whether it is allocated, then how well its account stands
+	lost  uint64
+	gpus  int64
+	at    int // among those given
+}
+
+func (x evictionKey) compare(y evictionKey) int {
+	switch {
+	case x.group != y.group:
+		return cmp.Compare(x.group, y.group)
+	case x.lost != y.lost:
+		return cmp.Compare(x.lost, y.lost)
+	case x.gpus != y.gpus:
+		return cmp.Compare(x.gpus, y.gpus)
+	}
+	return cmp.Compare(x.at, y.at)
 }
 
 // place is the rank of an account; who isn't in the tree comes after all who

@@ -80,7 +80,7 @@ func (e *Engine) Candidates(p *Placing, nowMS int64) {
 		// One of them has started: what was done for it is over.
 		*a = ask{at: now, since: now, tasks: tasks}
 	}
-	a.request, a.party, a.rules = request, party, make(map[uint32]fairshare.Rule)
+	a.request, a.party = request, party
 
 	found := e.consider(ranking, &request, p, now)
 	rules := e.rules()
@@ -88,6 +88,7 @@ func (e *Engine) Candidates(p *Placing, nowMS int64) {
 		Free: array(p.Free, p.NodeCount), Nodes: int(p.Request.Nodes), MaxNodes: int(p.Request.MaxNodes), PerNode: p.Request.PerNode,
 		Spare: spareNodes << min(a.fruitless/fewAttempts, mostDoublings), Evicted: a.evicted,
 	})
+	a.rules = make(map[uint32]fairshare.Rule, len(offered))
 	for place, i := range offered {
 		for _, member := range found.members[i] {
 			occupants[member].Order = uint32(place + 1)
@@ -212,26 +213,28 @@ func (e *Engine) consider(r *fairshare.Ranking, q *fairshare.Request, p *Placing
 	occupants := array(p.Occupants, p.OccupantCount)
 	whole := newWholes(occupants)
 	rules := e.rules()
+	judge := rules.Judge(r, now, q)
 	for i := range occupants {
-		w := whole.of(i)
-		if w.keeps {
+		if whole.keeps(i) {
 			continue
 		}
 		run, ok := e.runningAs(&occupants[i])
 		if !ok {
-			w.keeps = true
+			whole.keep(i)
 			continue
 		}
 		if run == nil { // a component without GPUs
+			w := whole.of(i)
 			w.members = append(w.members, i)
 			continue
 		}
-		o := e.occupantOf(run, &occupants[i], now)
-		d := rules.Decide(r, now, q, &o)
-		if w.keeps = !d.Yields; w.keeps {
+		o := e.occupantOf(run, &occupants[i], now, judge)
+		d := judge.Decide(&o)
+		if !d.Yields {
+			whole.keep(i)
 			continue
 		}
-		w.add(i, &o, d.Rule)
+		whole.of(i).add(i, &o, d.Rule)
 	}
 	return whole.considered(array(p.Pieces, p.PieceCount))
 }
@@ -251,20 +254,19 @@ func (e *Engine) runningAs(o *Occupant) (r *run, ok bool) {
 	return r, r.Open() && r.origin == o.Start && r.decided && r.MinRuntime != nil
 }
 
-func (e *Engine) occupantOf(r *run, o *Occupant, now fairshare.Instant) fairshare.Occupant {
+// occupantOf is a run as the judge has it. What is slow to find out is left out
+// where he doesn't ask for it.
+func (e *Engine) occupantOf(r *run, o *Occupant, now fairshare.Instant, judge *fairshare.Judge) fairshare.Occupant {
 	out := fairshare.Occupant{
 		Account: r.Account, GPUs: r.GPUs, Allocated: r.Allocated, QOSPriority: o.QOSPriority, Nice: o.Nice,
-		Preempted: e.contract.evicted(o.JobID, now),
+		ProtectedUntil: r.protectedUntil(now),
 	}
-	if until, ok := r.ProtectedUntil(now.Time()); ok {
-		out.ProtectedUntil = fairshare.At(until)
-	} else {
-		out.ProtectedUntil = fairshare.At(r.StartedAt)
+	if !r.Allocated || judge.Protects(&out) {
+		return out
 	}
-	if r.Allocated {
-		e.tracker.rate(r)
-		out.Ahead = usage.ChargeAhead(r.RateAt(now), e.snapshot.Policy.Lookback)
-	}
+	out.Preempted = e.contract.evicted(o.JobID, now)
+	e.tracker.rate(r)
+	out.Ahead = usage.ChargeAhead(r.rateAt(now), e.snapshot.Policy.Lookback)
 	return out
 }
 
@@ -284,9 +286,15 @@ func (c *contract) evicted(id uint32, now fairshare.Instant) int {
 
 // wholes are jobs, the components of a het job put together.
 type wholes struct {
-	all   []wholeJob
-	index []int32 // in all, by occupant
+	occupants []Occupant
+	all       []wholeJob
+	index     []int32          // by occupant: its place in all, or none
+	het       map[uint32]int32 // places of het jobs
+	room      []int            // for members
 }
+
+// none is the place of an occupant that keeps its GPUs, or wasn't considered yet.
+const none = -1
 
 // wholeJob is a job with all its components, all of which have to yield.
 type wholeJob struct {
@@ -298,27 +306,53 @@ type wholeJob struct {
 	pieces   int   // how many
 }
 
-// newWholes: there may be ten thousand, so all lie together.
+// newWholes: there may be ten thousand, so all lie together, and nothing is kept
+// of those that keep their GPUs.
 func newWholes(occupants []Occupant) *wholes {
-	w := &wholes{all: make([]wholeJob, 0, len(occupants)), index: make([]int32, len(occupants))}
-	room := make([]int, len(occupants))
-	het := make(map[uint32]int32)
-	for i := range occupants {
-		id := occupants[i].HetJobID
-		if known, ok := het[id]; id != 0 && ok {
-			w.index[i] = known
-			continue
-		}
-		w.index[i] = int32(len(w.all)) //nolint:gosec // there are fewer jobs
-		w.all = append(w.all, wholeJob{members: room[i : i : i+1]})
-		if id != 0 {
-			het[id] = w.index[i]
-		}
+	w := &wholes{occupants: occupants, index: make([]int32, len(occupants)), het: make(map[uint32]int32)}
+	for i := range w.index {
+		w.index[i] = none
 	}
 	return w
 }
 
-func (w *wholes) of(i int) *wholeJob { return &w.all[w.index[i]] }
+// keeps tells whether another component of the job is known to keep its GPUs.
+func (w *wholes) keeps(i int) bool {
+	return w.occupants[i].HetJobID != 0 && w.of(i).keeps
+}
+
+// keep notes that an occupant keeps its GPUs, and with it the whole of its job.
+func (w *wholes) keep(i int) {
+	if w.occupants[i].HetJobID != 0 {
+		w.of(i).keeps = true
+	}
+}
+
+// of is the job of an occupant that may yield.
+func (w *wholes) of(i int) *wholeJob {
+	if w.index[i] != none {
+		return &w.all[w.index[i]]
+	}
+	id := w.occupants[i].HetJobID
+	place, known := w.het[id]
+	if !known {
+		place = w.add()
+	}
+	if id != 0 {
+		w.het[id] = place
+	}
+	w.index[i] = place
+	return &w.all[place]
+}
+
+func (w *wholes) add() int32 {
+	if w.all == nil {
+		w.all, w.room = make([]wholeJob, 0, len(w.occupants)), make([]int, len(w.occupants))
+	}
+	i := len(w.all)
+	w.all = append(w.all, wholeJob{members: w.room[i : i : i+1]})
+	return int32(i) //nolint:gosec // there are fewer jobs
+}
 
 // add adds a component. Together they are as their worst.
 func (j *wholeJob) add(i int, o *fairshare.Occupant, rule fairshare.Rule) {
@@ -339,6 +373,9 @@ func (j *wholeJob) add(i int, o *fairshare.Occupant, rule fairshare.Rule) {
 func (w *wholes) considered(pieces []Piece) considered {
 	yielding, held := 0, 0
 	for i := range pieces {
+		if w.index[pieces[i].Occupant] == none {
+			continue
+		}
 		if j := w.of(int(pieces[i].Occupant)); !j.keeps && j.any {
 			if j.pieces == 0 {
 				yielding++
@@ -362,8 +399,7 @@ func (w *wholes) considered(pieces []Piece) considered {
 		c.pieces, room = append(c.pieces, room[:0:j.pieces]), room[j.pieces:]
 	}
 	for i := range pieces {
-		k := w.index[pieces[i].Occupant]
-		if w.all[k].pieces > 0 {
+		if k := w.index[pieces[i].Occupant]; k != none && w.all[k].pieces > 0 {
 			of := &c.pieces[place[k]]
 			*of = append(*of, fairshare.Piece{Node: int(pieces[i].Node), Held: pieces[i].Held})
 		}

@@ -92,6 +92,31 @@ func (a askedTerms) promise(by fairshare.Terms, allocated bool) time.Duration {
 	return max(0, whole-a.served)
 }
 
+// protectedUntil is when the run's minimum runtime will have passed, as
+// usage.Run.ProtectedUntil has it; of a run that isn't protected, its start. It
+// must be decided.
+func (r *run) protectedUntil(now fairshare.Instant) fairshare.Instant {
+	if !r.Allocated || r.MinRuntime == nil || *r.MinRuntime <= 0 {
+		return fairshare.At(r.StartedAt)
+	}
+	if r.Suspended == 0 && r.SuspendedSince == nil {
+		return fairshare.At(r.StartedAt.Add(*r.MinRuntime)) // most, and there are many
+	}
+	until, _ := r.ProtectedUntil(now.Time())
+	return fairshare.At(until)
+}
+
+// rateAt is RateAt, which takes a copy of the run to answer.
+func (r *run) rateAt(now fairshare.Instant) int64 {
+	switch len(r.Rates) {
+	case 0:
+		return fairshare.Holding{Type: r.GPUType, GPUs: r.GPUs, Parts: r.Parts}.Millionths()
+	case 1:
+		return r.Rates[0].Millionths
+	}
+	return r.RateAt(now)
+}
+
 // byRequest tells whether the run is unallocated by what its job asked for, as
 // far as anybody knows.
 func (r *run) byRequest() bool {

@@ -335,15 +335,15 @@ static bool read_job(struct placing *placing, const job_record_t *job, const job
 	const struct job_resources *resources = job->job_resrcs;
 	bool candidate = may_be_evicted(job, request), memory = placing->request.per_node.memory;
 	uint32_t node = 0;
-	int first, last;
+	int first;
 
 	if (!resources || !resources->node_bitmap || (first = bit_ffs(resources->node_bitmap)) < 0)
 		return true;
 	candidate = candidate && (job->het_job_id || bit_overlap_any(resources->node_bitmap, request->part_ptr->node_bitmap));
 	if (candidate && !add_occupant(placing, job))
 		return false;
-	last = bit_fls(resources->node_bitmap);
-	for (int i = first; i <= last && i < node_record_count; i++) {
+	/* Most have one node: looking for the last one as well would take half of the time. */
+	for (int i = first; node < resources->nhosts && i < node_record_count; i++) {
 		struct gpub_room held, *room;
 
 		if (!bit_test(resources->node_bitmap, i))
