@@ -202,7 +202,7 @@ func (o *offer) open(node int, holders []holder, gone []int) (opening, bool) {
 			gone = append(gone, holders[k].place)
 		}
 	}
-	found.gone = gone[:len(gone):len(gone)]
+	found.gone = slices.Clip(gone)
 	return found, true
 }
 

@@ -30,6 +30,7 @@ type ask struct {
 	fruitless int                       // attempts with candidates of whom Slurm took none
 	rules     map[uint32]fairshare.Rule // why each of the candidates yields
 	tasks     uint32                    // of an array that the request stands for
+	told      []*run                    // that were evicted for it
 	evicted   int64                     // GPUs of allocated jobs that were, so far
 	exchange  []charge                  // what that changes and the ranking doesn't know
 	since     fairshare.Instant         // of the first of them
@@ -83,11 +84,15 @@ func (e *Engine) Candidates(p *Placing, nowMS int64) {
 	a.request, a.party = request, party
 
 	found := e.consider(ranking, &request, p, now)
-	rules := e.rules()
-	offered := rules.Offer(ranking, now, &request, found.occupants, found.pieces, &fairshare.Ask{
+	where := fairshare.Ask{
 		Free: array(p.Free, p.NodeCount), Nodes: int(p.Request.Nodes), MaxNodes: int(p.Request.MaxNodes), PerNode: p.Request.PerNode,
 		Spare: spareNodes << min(a.fruitless/fewAttempts, mostDoublings), Evicted: a.evicted,
-	})
+	}
+	rules := e.rules()
+	offered := a.offerLeaving(&rules, ranking, now, &found, occupants, where)
+	if offered == nil {
+		offered = rules.Offer(ranking, now, &request, found.occupants, found.pieces, &where)
+	}
 	a.rules = make(map[uint32]fairshare.Rule, len(offered))
 	for place, i := range offered {
 		for _, member := range found.members[i] {
@@ -98,6 +103,40 @@ func (e *Engine) Candidates(p *Placing, nowMS int64) {
 	if len(offered) > 0 {
 		a.fruitless++
 	}
+}
+
+// offerLeaving offers those alone that were told to go for this request and have a
+// grace time left to them, if that makes room: nobody else has to go meanwhile.
+// That they were evicted is counted already.
+func (a *ask) offerLeaving(
+	rules *fairshare.Contract, r *fairshare.Ranking, now fairshare.Instant, found *considered, occupants []Occupant, where fairshare.Ask,
+) []int {
+	var indices []int
+	var leaving []fairshare.Occupant
+	var pieces [][]fairshare.Piece
+	for i, members := range found.members {
+		if !slices.ContainsFunc(members, func(m int) bool { return a.leaving(occupants[m].JobID) }) {
+			continue
+		}
+		indices, leaving, pieces = append(indices, i), append(leaving, found.occupants[i]), append(pieces, found.pieces[i])
+		if found.occupants[i].Allocated {
+			where.Evicted -= found.occupants[i].GPUs
+		}
+	}
+	if len(leaving) == 0 {
+		return nil
+	}
+	where.Evicted, where.Spare = max(where.Evicted, 0), 0
+	offered := rules.Offer(r, now, &a.request, leaving, pieces, &where)
+	for k, i := range offered {
+		offered[k] = indices[i]
+	}
+	return offered
+}
+
+// leaving tells whether a job that runs was evicted for the request in this run.
+func (a *ask) leaving(id uint32) bool {
+	return slices.ContainsFunc(a.told, func(r *run) bool { return r.JobID == id && r.Open() })
 }
 
 // rules are the cluster's.
@@ -416,6 +455,7 @@ func (e *Engine) Preempted(victim, request uint32, nowMS int64) {
 	a := c.ask(request, now)
 	ranking := e.contracted()
 	if rec := e.tracker.jobs[victim]; rec != nil && rec.run != nil && rec.run.Open() && ranking != nil {
+		a.told = append(a.told, rec.run)
 		e.exchange(ranking, a, rec.run, now)
 	}
 	c.evictions[victim] = append(c.evictions[victim], now)

@@ -55,6 +55,31 @@ func (e *Engine) straightly(r *fairshare.Ranking, q *fairshare.Request, occupant
 	return said
 }
 
+// drawOccupants are most of some jobs: components of het jobs, others without GPUs,
+// or in a run that nobody has seen.
+func (c *contested) drawOccupants(t *rapid.T, jobs []*simJob, now fairshare.Instant) (occupants []Occupant, pieces []Piece) {
+	for _, j := range jobs {
+		if rapid.IntRange(0, 9).Draw(t, "left out") == 0 {
+			continue
+		}
+		o := Occupant{JobID: j.id, Start: j.start, GPUs: j.gpus, QOSPriority: rapid.Uint32Range(0, 1).Draw(t, "qos")}
+		if rapid.IntRange(0, 2).Draw(t, "het") == 0 {
+			o.HetJobID = rapid.Uint32Range(9000, 9003).Draw(t, "of")
+		}
+		if rapid.IntRange(0, 9).Draw(t, "none") == 0 {
+			o.GPUs = 0
+		}
+		o.Start += int64(rapid.IntRange(0, 20).Draw(t, "another run") / 20)
+		c.engine.contract.evictions[j.id] = make([]fairshare.Instant, rapid.IntRange(0, 4).Draw(t, "evicted"))
+		for k := range c.engine.contract.evictions[j.id] {
+			c.engine.contract.evictions[j.id][k] = now
+		}
+		pieces = append(pieces, Piece{uint32(len(occupants)), uint32(c.where[j.id]), fairshare.Room{int64(o.GPUs), 1}})
+		occupants = append(occupants, o)
+	}
+	return occupants, pieces
+}
+
 // What is left out of the question because it can't matter doesn't.
 func TestWhoYieldsIsWhatTheRulesSayOfEach(t *testing.T) {
 	c := contest(t)
@@ -82,27 +107,7 @@ func TestWhoYieldsIsWhatTheRulesSayOfEach(t *testing.T) {
 		c.see(time.Duration(rapid.IntRange(1, 20).Draw(t, "seconds")) * time.Second)
 		now := fairshare.Instant(c.ms())
 		c.engine.contract.ask(1, now) // as there is one
-		var occupants []Occupant
-		var pieces []Piece
-		for _, j := range jobs {
-			if rapid.IntRange(0, 9).Draw(t, "left out") == 0 {
-				continue
-			}
-			o := Occupant{JobID: j.id, Start: j.start, GPUs: j.gpus, QOSPriority: rapid.Uint32Range(0, 1).Draw(t, "qos")}
-			if rapid.IntRange(0, 2).Draw(t, "het") == 0 {
-				o.HetJobID = rapid.Uint32Range(9000, 9003).Draw(t, "of")
-			}
-			if rapid.IntRange(0, 9).Draw(t, "none") == 0 {
-				o.GPUs = 0
-			}
-			o.Start += int64(rapid.IntRange(0, 20).Draw(t, "another run") / 20)
-			c.engine.contract.evictions[j.id] = make([]fairshare.Instant, rapid.IntRange(0, 4).Draw(t, "evicted"))
-			for k := range c.engine.contract.evictions[j.id] {
-				c.engine.contract.evictions[j.id][k] = now
-			}
-			pieces = append(pieces, Piece{uint32(len(occupants)), uint32(c.where[j.id]), fairshare.Room{int64(o.GPUs), 1}})
-			occupants = append(occupants, o)
-		}
+		occupants, pieces := c.drawOccupants(t, jobs, now)
 		if len(occupants) == 0 {
 			return
 		}

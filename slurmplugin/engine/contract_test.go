@@ -292,3 +292,24 @@ func TestR7CountsWhatWasEvictedForARequestAndInADay(t *testing.T) {
 	c.see(24 * time.Hour)
 	require.Contains(t, c.candidates(other), jobs[3].id)
 }
+
+// While who was told to go still runs, in his grace time, nobody else is offered.
+func TestNobodyElseGoesDuringAGraceTime(t *testing.T) {
+	c := contest(t)
+	told := c.run(0, "physics", "alice", 0, 8)
+	c.see(60 * time.Second)
+	other := c.run(1, "physics", "alice", 0, 8)
+	c.see(time.Second)
+	ask := c.request("bio", "carol", 300, 8)
+	require.Equal(t, []uint32{other.id, told.id}, c.candidates(ask), "who has lost least goes first")
+	c.engine.Preempted(told.id, ask.JobID, c.ms())
+	require.Equal(t, []uint32{told.id}, c.candidates(ask))
+	c.see(time.Second)
+	require.Equal(t, []uint32{told.id}, c.candidates(ask))
+	another := c.request("bio", "carol", 300, 8)
+	another.JobID = 2
+	require.Contains(t, c.candidates(another), other.id, "for another request")
+	c.slurm.requeue(told)
+	c.see(time.Second)
+	require.Equal(t, []uint32{other.id}, c.candidates(ask), "once it is gone")
+}
