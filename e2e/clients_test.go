@@ -167,8 +167,6 @@ func (n *loginNode) priorities(id uint32) {
 func (n *loginNode) accounting(hour time.Time) {
 	n.t.Helper()
 	from, until := hour.Format("2006-01-02T15:04:05"), hour.Add(2*time.Hour).Format("2006-01-02T15:04:05")
-	n.exec("root", "sacctmgr", "--immediate", "rollup", from, until)
-
 	var seconds int64
 	jobs := n.same("root", "sacct", "--allusers", "--allocations", "--noheader", "--parsable2", "--starttime="+from,
 		"--format=JobIDRaw,User,Account,Priority,ElapsedRaw,AllocTRES,State")
@@ -187,8 +185,12 @@ func (n *loginNode) accounting(hour time.Time) {
 		args := append([]string{"sreport", "--noheader", "--parsable2", "-t", "seconds", "--tres=gres/gpu"}, words...)
 		return n.same("root", append(args, "start="+from, "end="+until)...)
 	}
-	top := sreport("user", "top", "TopCount=50", "format=login,account,tresname,used")
-	require.Contains(n.t, top, fmt.Sprintf("%s|%s|gres/gpu|%d\n", ann, n.a, seconds))
+	// What slurmdbd learns of while it adds up an hour is in the next sum.
+	n.wait("sreport to count what sacct lists", func() bool {
+		n.exec("root", "sacctmgr", "--immediate", "rollup", from, until)
+		top := sreport("user", "top", "TopCount=50", "format=login,account,tresname,used")
+		return strings.Contains(top, fmt.Sprintf("%s|%s|gres/gpu|%d\n", ann, n.a, seconds))
+	})
 	used := sreport("cluster", "utilization", "format=cluster,tresname,allocated,reported")
 	cluster := strings.Split(strings.TrimSpace(used), "|")
 	require.Equal(n.t, []string{n.Name(), "gres/gpu"}, cluster[:2], used)

@@ -52,7 +52,12 @@ func TestIdle(t *testing.T) {
 	hold(1, "all-the-time", now, idle(began, 120))
 	hold(1, "draws-power", now, idle(began, 400))
 	hold(1, "warm", now, idle(began, 190))
-	hold(1, "powerless", now, func(b *tally.Bucket) { b.BusyKnown, b.Busy, b.IdleSince = b.Held(), new(int64), new(began+minute) })
+	hold(1, "powerless", now, func(b *tally.Bucket) {
+		b.BusyKnown, b.Busy = b.Held(), new(int64)
+		if b.Until > began+minute { // not if it is just before the hour
+			b.IdleSince = new(began + minute)
+		}
+	})
 	hold(1, "unknown", now, func(*tally.Bucket) {})
 	hold(1, "silent", now-6*minute, idle(began, 90))
 	hold(1, "given-back", now, func(b *tally.Bucket) { idle(began, 90)(b); b.Ended = b.Until == now })
