@@ -49,13 +49,13 @@ note run; while :; do sleep 0.2; done
 func (s *scenario) listen(name string, args ...string) listener {
 	s.t.Helper()
 	l := listener{s: s, file: filepath.Join(s.t.TempDir(), name)}
-	require.NoError(s.t, os.WriteFile(l.file, nil, 0o666)) //nolint:gosec // the job's user writes it
+	require.NoError(s.t, os.WriteFile(l.file, nil, 0o666)) // the job's user writes it
 	for dir := filepath.Dir(l.file); dir != os.TempDir(); dir = filepath.Dir(dir) {
-		require.NoError(s.t, os.Chmod(dir, 0o755)) //nolint:gosec // and gets there
+		require.NoError(s.t, os.Chmod(dir, 0o755)) // and gets there
 	}
-	require.NoError(s.t, os.Chmod(l.file, 0o666)) //nolint:gosec // whatever the umask
+	require.NoError(s.t, os.Chmod(l.file, 0o666)) // whatever the umask
 	script := l.file + ".sh"
-	require.NoError(s.t, os.WriteFile(script, []byte(strings.ReplaceAll(listening, "FILE", l.file)), 0o644)) //nolint:gosec // as above
+	require.NoError(s.t, os.WriteFile(script, []byte(strings.ReplaceAll(listening, "FILE", l.file)), 0o644)) // as above
 	args = append([]string{"--account=none", "--min-runtime=0", "--qos=gentle", "--gpus=4", "--nodes=1", "--ntasks=1", "--requeue", "--time=10"}, args...)
 	id, err := s.Sbatch(s.ctx, cem, append(args, "--wrap=srun --ntasks=1 bash "+script)...)
 	require.NoError(s.t, err)
