@@ -135,28 +135,39 @@ func (p *program) weightList(c *cli.Context) error {
 
 // weightsInForce is what was said of types, as far as it is in force.
 func (db *database) weightsInForce(ctx context.Context, cluster string, at time.Time) (map[string]fairshare.Weight, error) {
-	now := fairshare.At(at)
-	weights, err := db.ledger.Weights(ctx, cluster, fairshare.Period{From: now, Until: now + 1})
+	weights, err := db.weightsAt(ctx, cluster, fairshare.At(at))
 	if err != nil {
 		return nil, err
 	}
+	return saidNow(weights), nil
+}
+
+// weightsAt are the weights in force at an instant, those that take back what was
+// said among them.
+func (db *database) weightsAt(ctx context.Context, cluster string, at fairshare.Instant) (fairshare.GPUWeights, error) {
+	return db.ledger.Weights(ctx, cluster, fairshare.Period{From: at, Until: at + 1})
+}
+
+// saidNow is what weights in force at an instant say of types.
+func saidNow(weights fairshare.GPUWeights) map[string]fairshare.Weight {
 	said := map[string]fairshare.Weight{}
 	for name, steps := range weights {
 		if w := steps[0].Value; w != fairshare.DefaultWeight {
 			said[name] = w
 		}
 	}
-	return said, nil
+	return said
 }
 
 // weights is what GPUs count for, by type: of those the cluster has and those that
 // were given a weight. All others come last.
 func (db *database) weights(ctx context.Context, cluster string, at time.Time) ([]weightRow, error) {
 	now := fairshare.At(at)
-	weights, err := db.ledger.Weights(ctx, cluster, fairshare.Period{From: now, Until: now + 1})
+	weights, err := db.weightsAt(ctx, cluster, now)
 	if err != nil {
 		return nil, err
 	}
+	said := saidNow(weights)
 	gpus, _, err := db.usage.Schedulable(ctx, cluster, at)
 	if err != nil {
 		return nil, err
@@ -179,8 +190,8 @@ func (db *database) weights(ctx context.Context, cluster string, at time.Time) (
 	rows := make([]weightRow, 0, len(names))
 	for _, name := range append(names[1:], names[0]) {
 		row := weightRow{Type: name, said: fairshare.DefaultWeight, Counts: float64(weights.At(name, now)) / fairshare.Millionths}
-		if steps := weights[name]; len(steps) > 0 && steps[0].Value != fairshare.DefaultWeight {
-			row.said = steps[0].Value
+		if w, ok := said[name]; ok {
+			row.said = w
 			number := weightNumber(row.said)
 			row.Weight = &number
 		}
