@@ -131,6 +131,7 @@ func TestPreemption(t *testing.T) {
 	t.Run("suspended jobs", func(t *testing.T) { s.on(t).suspended() })
 	t.Run("reservations", func(t *testing.T) { s.on(t).reservation() })
 	t.Run("who can't be requeued is cancelled", func(t *testing.T) { s.on(t).cancelled() })
+	t.Run("a day's limit holds after a restart", func(t *testing.T) { s.on(t).limited() })
 }
 
 // newcomer: the cluster is full of allocated jobs of an account that had more
@@ -283,6 +284,27 @@ func (s *scenario) cancelled() {
 		}
 	}
 	require.Equal(s.t, 1, gone)
+}
+
+// limited: once a day is enough (R7), and a slurmctld that was restarted knows of it.
+func (s *scenario) limited() {
+	s.exec("root", "gpubudget", "-Q", "policy", "set", "preempt_per_day", "1")
+	whole := func(user, account, node string, seconds int, protected time.Duration) uint32 {
+		return s.submit(user, account, seconds, "--gpus-per-node=4", "--nodes=1", "--nodelist="+node, minRuntime(protected))
+	}
+	once, never := whole(bob, "over", "n1", 600, time.Second), whole(bob, "over", "n2", 600, time.Second)
+	s.waitState(once, "R")
+	s.waitState(never, "R")
+	s.waitRuns(whole(ann, "due", "n1", 1, time.Second))
+	s.wait("the job to run again", func() bool { return s.show(once, "Restarts") == "1" && s.state(once) == "R" })
+	again := s.start(once)
+	require.NoError(s.t, s.RestartSlurmctld(s.ctx))
+	time.Sleep(time.Until(again.Add(3 * time.Second))) // its minimum runtime is over
+
+	waits := whole(ann, "due", "n1", 600, window)
+	s.waitRuns(whole(ann, "due", "n2", 600, window))
+	s.stays(waits, "PD", 4*time.Second)
+	require.Equal(s.t, again, s.start(once), "its run goes on")
 }
 
 // slurmConf changes slurm.conf, each line that begins with a key of lines.

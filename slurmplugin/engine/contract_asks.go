@@ -16,10 +16,10 @@ import (
 // it, and isn't seen there yet, is counted in, so that an account that is a
 // little behind doesn't evict as if each of its jobs were the only one.
 type contract struct {
-	preemptions []Preemption                   // not taken yet
-	asks        map[uint32]*ask                // by request
-	evictions   map[uint32][]fairshare.Instant // of each job, in the last day
-	ranking     *fairshare.Ranking             // the last one, with what was exchanged since; nil: to be made
+	preemptions []Preemption       // not taken yet
+	asks        map[uint32]*ask    // by request
+	evictions   evictions          // of the last day
+	ranking     *fairshare.Ranking // the last one, with what was exchanged since; nil: to be made
 }
 
 // ask is what is remembered of a request that may evict others.
@@ -52,8 +52,6 @@ const (
 	// mostEvicted is how many evicted jobs are remembered before those that are gone
 	// are looked for.
 	mostEvicted = 1000
-	// evictionLast is the day in which R7 counts a job's preemptions.
-	evictionLast = 24 * 60 * 60 * 1000
 	// spareNodes are offered to Slurm beyond those that a request needs, twice as
 	// many after each few attempts in vain: it may know why it can't use them.
 	spareNodes, fewAttempts, mostDoublings = 4, 3, 8
@@ -200,7 +198,7 @@ func (e *Engine) ranked(now fairshare.Instant) {
 	}
 	if len(c.evictions) > mostEvicted {
 		for id := range c.evictions {
-			if c.evicted(id, now); e.tracker.jobs[id] == nil {
+			if c.evictions.count(id, now) > 0 && e.tracker.jobs[id] == nil {
 				delete(c.evictions, id) // Slurm has forgotten it too
 			}
 		}
@@ -209,9 +207,6 @@ func (e *Engine) ranked(now fairshare.Instant) {
 
 // ask is what is remembered of a request.
 func (c *contract) ask(id uint32, now fairshare.Instant) *ask {
-	if c.asks == nil {
-		c.asks, c.evictions = make(map[uint32]*ask), make(map[uint32][]fairshare.Instant)
-	}
 	a := c.asks[id]
 	if a == nil {
 		a = &ask{since: now}
@@ -303,24 +298,10 @@ func (e *Engine) occupantOf(r *run, o *Occupant, now fairshare.Instant, judge *f
 	if !r.Allocated || judge.Protects(&out) {
 		return out
 	}
-	out.Preempted = e.contract.evicted(o.JobID, now)
+	out.Preempted = e.contract.evictions.count(o.JobID, now)
 	e.tracker.rate(r)
 	out.Ahead = usage.ChargeAhead(r.rateAt(now), e.snapshot.Policy.Lookback)
 	return out
-}
-
-// evicted is how often a job was evicted in the last day.
-func (c *contract) evicted(id uint32, now fairshare.Instant) int {
-	times := c.evictions[id]
-	if len(times) == 0 {
-		return 0
-	}
-	times = slices.DeleteFunc(times, func(at fairshare.Instant) bool { return now-at >= evictionLast })
-	c.evictions[id] = times
-	if len(times) == 0 {
-		delete(c.evictions, id)
-	}
-	return len(times)
 }
 
 // wholes are jobs, the components of a het job put together.
@@ -448,6 +429,7 @@ func (w *wholes) considered(pieces []Piece) considered {
 
 // Preempted notes that Slurm evicts a job for a request.
 func (e *Engine) Preempted(victim, request uint32, nowMS int64) {
+	defer e.recorder.notify()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := fairshare.Instant(nowMS)
@@ -457,8 +439,8 @@ func (e *Engine) Preempted(victim, request uint32, nowMS int64) {
 	if rec := e.tracker.jobs[victim]; rec != nil && rec.run != nil && rec.run.Open() && ranking != nil {
 		a.told = append(a.told, rec.run)
 		e.exchange(ranking, a, rec.run, now)
+		c.evictions.note(victim, eviction{rec.run.StartedAt.Unix(), now})
 	}
-	c.evictions[victim] = append(c.evictions[victim], now)
 	a.fruitless = 0
 	e.wanted.Store(true)
 }

@@ -70,10 +70,7 @@ func (c *contested) drawOccupants(t *rapid.T, jobs []*simJob, now fairshare.Inst
 			o.GPUs = 0
 		}
 		o.Start += int64(rapid.IntRange(0, 20).Draw(t, "another run") / 20)
-		c.engine.contract.evictions[j.id] = make([]fairshare.Instant, rapid.IntRange(0, 4).Draw(t, "evicted"))
-		for k := range c.engine.contract.evictions[j.id] {
-			c.engine.contract.evictions[j.id][k] = now
-		}
+		c.engine.contract.evictions[j.id] = evicted(rapid.IntRange(0, 4).Draw(t, "evicted"), now)
 		pieces = append(pieces, Piece{uint32(len(occupants)), uint32(c.where[j.id]), fairshare.Room{int64(o.GPUs), 1}})
 		occupants = append(occupants, o)
 	}

@@ -284,9 +284,9 @@ func TestR7CountsWhatWasEvictedForARequestAndInADay(t *testing.T) {
 
 	other := c.request("bio", "carol", 300, 4)
 	other.JobID = 2
-	for range 4 {
+	for n := range 4 {
 		require.Contains(t, c.candidates(other), jobs[3].id)
-		c.engine.contract.evictions[jobs[3].id] = append(c.engine.contract.evictions[jobs[3].id], fairshare.Instant(c.ms()))
+		c.engine.contract.evictions[jobs[3].id] = evicted(n+1, fairshare.Instant(c.ms()))
 	}
 	require.NotContains(t, c.candidates(other), jobs[3].id, "four times a day are enough")
 	c.see(24 * time.Hour)

@@ -123,6 +123,7 @@ func (h Host) loadConf() (conf.Conf, error) {
 func newEngine(h Host, c conf.Conf) *Engine {
 	e := &Engine{host: h, cluster: h.Cluster, incarnation: newIncarnation(h.Clock()), began: fairshare.At(h.Clock())}
 	e.conf.Store(&c)
+	e.contract.asks, e.contract.evictions = make(map[uint32]*ask), make(evictions)
 	e.slurm.inForce = c.Shares == conf.SharesSlurm
 	e.watching = c.UsesDatabase()
 	if c.Cluster != "" {
@@ -169,6 +170,7 @@ func (e *Engine) loadFiles() {
 	case err == nil:
 		e.logf(LogInfo, "starting with the snapshot of %s, which is %s old", showTime(s.ReadAt), age(s.ReadAt, now))
 		e.install(s, false)
+		e.remember(s.Evictions)
 		e.refresher.saved = s
 	case errors.Is(err, errNoSnapshot):
 		e.logf(LogInfo, "no snapshot yet: until Postgres is read, %s", until)
@@ -372,6 +374,7 @@ func (e *Engine) restore(recs []spoolRecord) {
 		covered = e.snapshot.Spooled
 	}
 	e.tracker.restore(recs, covered)
+	e.rememberSpooled(recs)
 	e.settle()
 }
 

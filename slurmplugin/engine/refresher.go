@@ -231,8 +231,21 @@ func (r *refresher) adopt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := r.recall(ctx); err != nil {
+		return err
+	}
 	r.engine.adopt(runs, fairshare.At(last.SeenAt))
 	r.adopted = true
+	return nil
+}
+
+// recall counts the preemptions of the last day that the database knows of.
+func (r *refresher) recall(ctx context.Context) error {
+	recorded, err := r.db.usage.Preemptions(ctx, r.engine.cluster, r.engine.host.Clock().Add(-evictionLast*time.Millisecond))
+	if err != nil {
+		return err
+	}
+	r.engine.rememberRecorded(recorded)
 	return nil
 }
 
@@ -273,11 +286,12 @@ func (r *refresher) read(ctx context.Context, to *mark) error {
 }
 
 func (r *refresher) readOwn(ctx context.Context, to mark) error {
-	s, err := r.db.read(ctx, fairshare.At(r.engine.host.Clock()))
+	now := fairshare.At(r.engine.host.Clock())
+	s, err := r.db.read(ctx, now)
 	if err != nil {
 		return err
 	}
-	s.Spooled, r.foreign = to.seq, false
+	s.Spooled, s.Evictions, r.foreign = to.seq, r.engine.evictedLately(now), false
 	r.engine.install(s, true)
 	return nil
 }
@@ -287,6 +301,9 @@ func (r *refresher) readOwn(ctx context.Context, to mark) error {
 // but for those that ended long ago; and of the next ones only the ledger counts.
 func (r *refresher) readForeign(ctx context.Context) error {
 	now := fairshare.At(r.engine.host.Clock())
+	if err := r.recall(ctx); err != nil {
+		return err
+	}
 	if old := r.engine.current(); old != nil {
 		s, err := r.db.read(ctx, now)
 		if err != nil {

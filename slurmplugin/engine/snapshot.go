@@ -38,8 +38,11 @@ type Snapshot struct {
 	// History is what the runs were charged that had ended and were written by
 	// then.
 	History *usage.History
-	// Spooled is the last record of the spool that is in History.
+	// Spooled is the last record of the spool that is in History, and in Evictions.
 	Spooled uint64
+	// Evictions are what the engine knew of as the snapshot was made, for the one
+	// that will find it on disk.
+	Evictions evictions
 }
 
 // Lookback is the window that ends now.
@@ -71,6 +74,7 @@ type snapshotHead struct {
 	Contract bool
 	// MinRuntimes are none in files of older releases.
 	MinRuntimes map[string]time.Duration
+	Evictions   evictions // likewise
 }
 
 // errNoSnapshot: none was ever saved.
@@ -95,7 +99,7 @@ func encodeSnapshot(f *os.File, s *Snapshot) error {
 	}
 	body := bufio.NewWriterSize(io.MultiWriter(f, sum), 1<<16)
 	head := snapshotHead{Cluster: s.Cluster, ReadAt: s.ReadAt, Ledger: s.Ledger, Policy: s.Policy, Budget: s.Budget,
-		Weights: s.Weights, Spooled: s.Spooled, Contract: true, MinRuntimes: s.MinRuntimes}
+		Weights: s.Weights, Spooled: s.Spooled, Contract: true, MinRuntimes: s.MinRuntimes, Evictions: s.Evictions}
 	if err := gob.NewEncoder(body).Encode(head); err != nil {
 		return err
 	}
@@ -171,7 +175,7 @@ func decodeSnapshot(text []byte) (*Snapshot, error) {
 	}
 	s := &Snapshot{
 		Cluster: head.Cluster, ReadAt: head.ReadAt, Ledger: head.Ledger, Policy: head.Policy, Budget: head.Budget,
-		Weights: head.Weights, Spooled: head.Spooled, MinRuntimes: head.MinRuntimes,
+		Weights: head.Weights, Spooled: head.Spooled, MinRuntimes: head.MinRuntimes, Evictions: head.Evictions,
 	}
 	if older {
 		s.History = usage.NewHistory(s.Lookback(s.ReadAt).From, s.ReadAt, head.Charges)
