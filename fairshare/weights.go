@@ -4,6 +4,7 @@ package fairshare
 
 import (
 	"math/bits"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,85 +96,119 @@ func decimal(text string) int64 {
 	return n
 }
 
-// migProfile is the MIG profile at the end of a type: the model before it, its
-// compute slices and its memory in GB.
+// migType is a type that ends in a MIG profile, as in a100_1g.10gb or 1g.10gb+me:
+// the model before it, if any, and the profile.
+var migType = regexp.MustCompile(`(?s)^(?:(.+)[-_:.])?(([1-7])g\.([0-9]{1,4})gb(?:[-+.][a-z.]+)?)$`)
+
+// migProfile is the MIG profile at the end of a type, and what of a GPU an
+// instance of it has: parts of its compute slices and of its memory.
 type migProfile struct {
-	model, profile string
-	slices, memory int64
+	model, profile  string
+	compute, memory int64 // in parts of migWhole
 }
 
-// profileOf finds the MIG profile at the end of a type in lower case, as in
-// a100_1g.10gb or 1g.10gb+me.
+// migWhole is a GPU, in the unit in which parts of the compute slices (of seven) and
+// of the memory (of eight) both are whole numbers.
+const migWhole = 7 * 8
+
+// profileOf finds the MIG profile at the end of a type in lower case.
 func profileOf(name string) (p migProfile, ok bool) {
-	dot := strings.LastIndex(name, "g.")
-	if dot < 1 {
+	if !strings.Contains(name, "g.") {
 		return p, false
 	}
-	at := dot - 1
-	if name[at] < '1' || name[at] > '7' {
+	found := migType.FindStringSubmatch(name)
+	if found == nil {
 		return p, false
 	}
-	digits, more, found := strings.Cut(name[dot+2:], "gb")
-	memory, err := strconv.ParseUint(digits, 10, 16)
-	if !found || err != nil || len(digits) > 4 || !isSuffix(more) {
-		return p, false
-	}
-	p = migProfile{profile: name[at:], slices: int64(name[at] - '0'), memory: int64(memory)}
-	if at > 0 {
-		if at < 2 || !strings.ContainsRune("-_:.", rune(name[at-1])) {
-			return p, false
-		}
-		p.model = name[:at-1]
-	}
+	p = migProfile{model: found[1], profile: found[2]}
+	memory, _ := strconv.Atoi(found[4]) // four digits at most
+	p.compute, p.memory = migParts(p.model, int64(found[3][0]-'0'), memory)
 	return p, true
 }
 
-// isSuffix tells whether a profile may go on so: with nothing, or as in +me.
-func isSuffix(text string) bool {
-	if text == "" {
-		return true
+// migParts are the parts of the compute slices and of the memory of a GPU that a
+// profile of so many slices and GB stands for. PostgreSQL has the same list, in
+// gpubudget.mig_parts; docs/weights.md says of which GPUs they are.
+func migParts(model string, slices int64, gb int) (compute, memory int64) {
+	type profile struct {
+		slices int64
+		gb     int
 	}
-	if text[0] != '+' && text[0] != '.' || len(text) < 2 {
-		return false
+	switch (profile{slices, gb}) {
+	case profile{1, 6}, profile{2, 12}, profile{4, 24}, profile{2, 48}, profile{4, 96}: // GPUs of four slices
+		return slices * migWhole / 4, slices * migWhole / 4
+	case profile{1, 16}, profile{2, 32}: // of two
+		return slices * migWhole / 2, slices * migWhole / 2
 	}
-	return strings.Trim(text[1:], "abcdefghijklmnopqrstuvwxyz.") == ""
-}
-
-// part is the part of a GPU that an instance of the profile is, in millionths: the
-// greater of its part of the compute slices and of the memory. GPUs of four slices
-// have profiles of their own.
-func (p migProfile) part() int64 {
+	twice := false // as much memory as an instance of two slices
+	switch (profile{slices, gb}) {
+	case profile{1, 20}, profile{1, 36}, profile{1, 45}, profile{1, 47}, profile{1, 67}, profile{1, 70}:
+		twice = true
+	case profile{1, 10}:
+		twice = strings.Contains(model, "40gb")
+	case profile{1, 24}:
+		twice = !strings.Contains(model, "gb200")
+	case profile{1, 35}:
+		twice = !strings.Contains(model, "gb300")
+	}
 	switch {
-	case slices.Contains([]migProfile{{slices: 1, memory: 6}, {slices: 2, memory: 12}, {slices: 4, memory: 24},
-		{slices: 2, memory: 48}, {slices: 4, memory: 96}}, migProfile{slices: p.slices, memory: p.memory}):
-		return p.slices * Millionths / 4
-	case p.slices == 1 && slices.Contains([]int64{20, 24, 35, 45}, p.memory): // twice the memory
-		return Millionths / 4
-	case p.slices == 3:
-		return Millionths / 2
+	case twice:
+		memory = 2
+	case slices == 3:
+		memory = 4
+	case slices == 7:
+		memory = 8
+	default:
+		memory = slices
 	}
-	return p.slices * Millionths / 7
+	return slices * migWhole / 7, memory * migWhole / 8
 }
 
-// At is what a GPU of a type counts for at an instant, in millionths: what is said
-// of the type; else, of a MIG instance, what is said of its profile, or its part of
-// what its model counts for; else what is said of all other types, or 1.
-func (w GPUWeights) At(name string, at Instant) int64 {
+// Unit is what a GPU of a type counts for.
+type Unit struct {
+	weight          int64 // of a whole one, in millionths
+	compute, memory int64 // what an instance is of it, in parts of migWhole
+	isPart          bool  // an instance that counts by what it is of its model
+	model           string
+}
+
+// UnitAt is what a GPU of a type counts for at an instant: what is said of the type;
+// else, of a MIG instance, what is said of its profile, or its part of what its
+// model counts for; else what is said of all other types, or 1.
+func (w GPUWeights) UnitAt(name string, at Instant) Unit {
 	name = strings.ToLower(name)
 	if known, ok := w.said(name, at); ok {
-		return known
+		return Unit{weight: known, compute: migWhole, memory: migWhole}
 	}
 	p, isMIG := profileOf(name)
 	if !isMIG {
-		return w.other(at)
+		return Unit{weight: w.other(at), compute: migWhole, memory: migWhole}
 	}
 	if known, ok := w.said(p.profile, at); ok {
-		return known
+		return Unit{weight: known, compute: migWhole, memory: migWhole}
 	}
-	if known, ok := w.said(p.model, at); ok {
-		return known * p.part() / Millionths
+	whole, ok := w.said(p.model, at)
+	if !ok {
+		whole = w.other(at)
 	}
-	return w.other(at) * p.part() / Millionths
+	return Unit{weight: whole, compute: p.compute, memory: p.memory, isPart: true, model: p.model}
+}
+
+// Of is what an amount of such GPUs, in millionths, counts for, in millionths of a
+// GPU of weight 1. Instances count by the greater of their part of the compute
+// slices and of the memory.
+func (u Unit) Of(amount int64) int64 {
+	return u.of(amount*u.compute, amount*u.memory)
+}
+
+func (u Unit) of(compute, memory int64) int64 {
+	q, _ := mulDiv(uint64(max(compute, memory)), uint64(u.weight), migWhole*Millionths)
+	return int64(q)
+}
+
+// At is what a GPU of a type counts for at an instant, in millionths.
+func (w GPUWeights) At(name string, at Instant) int64 {
+	return w.UnitAt(name, at).Of(Millionths)
 }
 
 func (w GPUWeights) other(at Instant) int64 {
@@ -194,14 +229,35 @@ func (w GPUWeights) said(name string, at Instant) (millionths int64, ok bool) {
 }
 
 // RateAt is what a holding counts for at an instant, in millionths of a GPU of
-// weight 1.
+// weight 1: the sum of what its types do. But instances of GPUs of one model, which
+// may be of one GPU, count by the greater of what they have of its compute slices
+// together and of its memory together: so those of N GPUs never count for more than N.
 func (w GPUWeights) RateAt(h Holding, at Instant) int64 {
 	var sum int64
+	var pools []pool
 	for _, part := range h.parts() {
-		q, _ := mulDiv(uint64(part.amount), uint64(w.At(part.name, at)), Millionths)
-		sum += int64(q)
+		u := w.UnitAt(part.name, at)
+		if !u.isPart {
+			sum += u.Of(part.amount)
+			continue
+		}
+		i := slices.IndexFunc(pools, func(p pool) bool { return p.model == u.model })
+		if i < 0 {
+			i, pools = len(pools), append(pools, pool{Unit: u})
+		}
+		pools[i].compute += part.amount * u.compute
+		pools[i].memory += part.amount * u.memory
+	}
+	for _, p := range pools {
+		sum += p.of(p.compute, p.memory)
 	}
 	return sum
+}
+
+// pool is the instances of GPUs of one model, in millionths of parts of migWhole.
+type pool struct {
+	Unit
+	compute, memory int64
 }
 
 // Rates is what a holding counts for in a period, from its beginning on and

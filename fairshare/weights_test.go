@@ -3,12 +3,14 @@
 package fairshare_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"gpubudget/fairshare"
+	"gpubudget/internal/migtest"
 )
 
 func steps[T any](values ...fairshare.Step[T]) []fairshare.Step[T] { return values }
@@ -30,6 +32,8 @@ func TestWhatAGPUCountsFor(t *testing.T) {
 		"a100_1g.5gb": 111_000, "a100_2g.10gb": 300_000, "2g.10gb": 300_000,
 		"h100_1g.10gb": 357_142, "h100-3g.40gb": 1_250_000, "h100.7g.80gb": 2_500_000, "h100_1g.20gb": 625_000,
 		"1g.10gb": 71_428, "a30_1g.6gb": 125_000, "a30_4g.24gb": 500_000, "a100_1g.10gb+me": 71_428, "x1g.10gb": 500_000,
+		"rtx_1g.24gb-me": 125_000, "b300_1g.67gb": 125_000, "gb300_1g.35gb": 71_428, "h200_1g.35gb": 125_000, "gb200_1g.24gb": 71_428,
+		"nvidia_a100-sxm4-40gb_1g.10gb": 125_000, "rtx_pro_4500_1g.16gb": 250_000,
 	} {
 		require.Equal(t, want, w.At(name, 0), name)
 	}
@@ -37,24 +41,88 @@ func TestWhatAGPUCountsFor(t *testing.T) {
 	require.EqualValues(t, 142_857, fairshare.GPUWeights(nil).At("1g.10gb", 0))
 }
 
-// Whatever instances a GPU is divided into, together they count for no more than it.
-func TestInstancesOfAGPUCountForNoMoreThanIt(t *testing.T) {
-	for _, profiles := range [][]string{
-		{"1g.10gb", "1g.10gb", "1g.10gb", "1g.10gb", "1g.10gb", "1g.10gb", "1g.10gb"},
-		{"3g.40gb", "3g.40gb"}, {"1g.20gb", "1g.20gb", "1g.20gb", "1g.20gb"}, {"2g.20gb", "2g.20gb", "2g.20gb"},
-		{"4g.40gb", "3g.40gb"}, {"4g.20gb", "2g.10gb", "1g.5gb"}, {"7g.141gb"}, {"2g.12gb", "1g.6gb", "1g.6gb"},
-	} {
-		var sum int64
-		for _, p := range profiles {
-			sum += fairshare.GPUWeights(nil).At("gpu_"+p, 0)
+// holdingOf is a job that has all instances of some layouts of a model's GPUs.
+func holdingOf(model string, layouts ...migtest.Layout) fairshare.Holding {
+	var names []string
+	var gpus int64
+	for _, layout := range layouts {
+		for _, p := range layout {
+			names = append(names, model+"_"+p.Name+":1")
+			gpus++
 		}
-		// 4g and 3g are the one case in which compute and memory overlap.
-		most := int64(fairshare.Millionths)
-		if len(profiles) == 2 && profiles[0] == "4g.40gb" {
-			most = 1_071_428
-		}
-		require.LessOrEqual(t, sum, most, profiles)
 	}
+	return fairshare.Holding{Type: strings.Join(names, ","), GPUs: gpus}
+}
+
+// Whatever instances a GPU is divided into, together they count for no more than it:
+// for the greater of what they have of its compute slices and of its memory, so for
+// all of it if they have all of either.
+func TestInstancesOfAGPUCountForNoMoreThanIt(t *testing.T) {
+	for _, gpu := range migtest.GPUs() {
+		layouts := gpu.Layouts()
+		require.NotEmpty(t, layouts)
+		for _, layout := range layouts {
+			compute, memory := layout.Slices()
+			require.LessOrEqual(t, compute, gpu.Slices, layout)
+			require.LessOrEqual(t, memory, gpu.Memory, layout)
+			want := max(compute*fairshare.Millionths/gpu.Slices, memory*fairshare.Millionths/gpu.Memory)
+			h := holdingOf(gpu.Model, layout)
+			require.EqualValues(t, want, fairshare.GPUWeights(nil).RateAt(h, 0), h.Type)
+			require.LessOrEqual(t, want, fairshare.Millionths)
+			if compute == gpu.Slices || memory == gpu.Memory {
+				require.Equal(t, fairshare.Millionths, want)
+			}
+			for _, p := range layout {
+				one := fairshare.Holding{Type: gpu.Model + "_" + p.Name, GPUs: 1}
+				part := max(p.Slices*fairshare.Millionths/gpu.Slices, p.Memory*fairshare.Millionths/gpu.Memory)
+				require.EqualValues(t, part, fairshare.GPUWeights(nil).RateAt(one, 0), one.Type)
+			}
+		}
+	}
+}
+
+// Nor do those of several GPUs count for more than they do; of other models they
+// count apart; and what is held in one job never counts for more than in several.
+func TestInstancesOfGPUsCountForNoMoreThanThem(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := fairshare.GPUWeights{"*": steps(from(fairshare.Always, fairshare.Never, fairshare.Weight(rapid.Int64Range(0, 3000).Draw(t, "weight"))))}
+		weight := w.At("any", 0)
+		all, models := fairshare.Holding{}, map[string]int64{}
+		var sum, most int64
+		for range rapid.IntRange(1, 4).Draw(t, "models") {
+			gpu := rapid.SampledFrom(migtest.GPUs()).Draw(t, "model")
+			if models[gpu.Model] > 0 {
+				continue
+			}
+			layouts := rapid.SliceOfN(rapid.SampledFrom(gpu.Layouts()), 1, 5).Draw(t, "layouts")
+			h := holdingOf(gpu.Model, layouts...)
+			models[gpu.Model] = w.RateAt(h, 0)
+			require.LessOrEqual(t, models[gpu.Model], int64(len(layouts))*weight)
+			var apart int64
+			for _, layout := range layouts {
+				apart += w.RateAt(holdingOf(gpu.Model, layout), 0) + 1 // that was rounded down
+			}
+			require.LessOrEqual(t, models[gpu.Model], apart)
+			sum += models[gpu.Model]
+			most += int64(len(layouts)) * weight
+			all = fairshare.Holding{Type: strings.Trim(all.Type+","+h.Type, ","), GPUs: all.GPUs + h.GPUs}
+		}
+		require.Equal(t, sum, w.RateAt(all, 0))
+		require.LessOrEqual(t, sum, most)
+	})
+}
+
+// What is said of a type or a profile holds, whatever else is held of the GPU.
+func TestWhatIsSaidOfAnInstanceHolds(t *testing.T) {
+	w := fairshare.GPUWeights{
+		"a100":         steps(from[fairshare.Weight](fairshare.Always, fairshare.Never, 2000)),
+		"a100_3g.40gb": steps(from[fairshare.Weight](0, 100, 900)),
+		"1g.10gb":      steps(from[fairshare.Weight](200, fairshare.Never, 500)),
+	}
+	h := fairshare.Holding{Type: "a100_3g.40gb:1,a100_4g.40gb:1,h100_1g.10gb:1", GPUs: 3}
+	require.Equal(t, []fairshare.Rate{
+		{-10, 2_000_000 + 142_857}, {0, 900_000 + 1_142_857 + 142_857}, {100, 2_000_000 + 142_857}, {200, 2_000_000 + 500_000},
+	}, w.Rates(h, fairshare.Period{From: -10, Until: 1000}))
 }
 
 func TestRatesFollowTheWeights(t *testing.T) {

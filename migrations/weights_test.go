@@ -50,3 +50,34 @@ func TestUpWeighsNothingByItself(t *testing.T) {
 		require.Error(t, err, bad)
 	}
 }
+
+// Runs on MIG instances that an older release has weighed are charged by what they
+// have of a GPU together; others, and what was said of an instance, stay.
+func TestUpWeighsInstancesAnew(t *testing.T) {
+	cfg := emptyDatabase(t)
+	require.NoError(t, migrations.UpTo(ctx, cfg, 17))
+	conn := connect(t, cfg)
+	exec := func(sql string) {
+		t.Helper()
+		_, err := conn.Exec(ctx, sql)
+		require.NoError(t, err)
+	}
+	exec(`INSERT INTO gpubudget.ledger (cluster, kind, actor, effective_from, gpu_type, weight) VALUES
+		('c1', 'weight_set', 'a', '2026-10-01', 'h100', 2000), ('c1', 'weight_set', 'a', '2026-10-05 12:00Z', 'a30_1g.6gb', 100)`)
+	exec(`INSERT INTO gpubudget.job_run (cluster, job_id, account, user_name, gpus, gpu_type, allocated, started_at, ended_at, seen_at, end_seen_at)
+		SELECT 'c1', i, 'physics', 'u' || i, gpus, type, true, '2026-10-05 11:30Z', CASE WHEN i < 9 THEN '2026-10-05 12:30Z'::timestamptz END, now(), now()
+		FROM (VALUES (1, 2, 'H100_3G.40GB:1,h100_4g.40gb:1'), (2, 7, '1g.10gb'), (3, 2, 'h100'), (4, 4, 'a30_1g.6gb'), (9, 4, 'gb300_1g.35gb')) r (i, gpus, type)`)
+	exec(`INSERT INTO gpubudget.capacity (cluster, since, milli_gpus, types) VALUES ('c1', '2026-10-05', 14000, 'h100_3g.40gb:2,h100_4g.40gb:2,1g.10gb:7,h100:3')`)
+	const (
+		rates    = "SELECT coalesce(rate, gpus * 1000000) FROM gpubudget.job_run ORDER BY job_id"
+		hours    = "SELECT sum(gpu_ms)::bigint FROM gpubudget.usage_bucket GROUP BY user_name ORDER BY user_name"
+		capacity = "SELECT milli_gpus FROM gpubudget.capacity_steps('c1', '2026-10-06', '2026-10-07')"
+	)
+	require.Equal(t, []int64{2_142_856, 999_999, 4_000_000, 1_000_000, 1_000_000}, query[int64](t, conn, rates))
+	require.Equal(t, []int64{11_285}, query[int64](t, conn, capacity))
+
+	require.NoError(t, migrations.Up(ctx, cfg, nil))
+	require.Equal(t, []int64{2_000_000, 1_000_000, 4_000_000, 1_000_000, 571_428}, query[int64](t, conn, rates))
+	require.Equal(t, []int64{2 * 3600000, 3600000, 4 * 3600000, 1800000 + 720000}, query[int64](t, conn, hours))
+	require.Equal(t, []int64{11_000}, query[int64](t, conn, capacity))
+}

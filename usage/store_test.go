@@ -23,6 +23,7 @@ import (
 
 	"gpubudget/budgets"
 	"gpubudget/fairshare"
+	"gpubudget/internal/migtest"
 	"gpubudget/internal/pgtest"
 	"gpubudget/usage"
 )
@@ -505,12 +506,63 @@ func TestTypesCountForTheSameInPostgresAndInGo(t *testing.T) {
 	}
 	for _, name := range []string{
 		"", "a100", "A100", "v100", "1g.10gb", "a100_1g.10gb", "A100-7g.80gb", "a100.3g.40gb+me", "x_1g.5gb.me", "2g.10gb", "b_2g.10gb",
-		"1g.6gb", "2g.12gb", "4g.24gb", "1g.12gb", "1g.24gb", "1g.35gb", "8g.10gb", "0g.1gb", "1g.gb", "1g.12345gb", "a1g.10gb", "_1g.10gb", "1g.10gb+", "1g.10gb+1", "g.10gb", "1g.",
+		"1g.6gb", "2g.12gb", "4g.24gb", "1g.12gb", "1g.24gb", "1g.35gb", "1g.24gb-me", "1g.24gb+gfx", "gb200_1g.24gb", "1g.36gb", "1g.45gb", "1g.47gb", "1g.67gb", "1g.70gb", "gb300_1g.35gb", "gb300-1g.35gb+me",
+		"nvidia_a100-sxm4-40gb_1g.10gb", "1g.16gb", "2g.32gb", "5g.1gb", "6g.1gb", "1g.10gb.g.b", "a_1g.5gb_2g.10gb", "A100_1G.20GB", "8g.10gb", "0g.1gb", "1g.gb", "1g.12345gb", "a1g.10gb", "_1g.10gb", "1g.10gb+", "1g.10gb+1", "g.10gb", "1g.",
 	} {
 		check(t, name)
 	}
-	name := rapid.StringMatching(`[a-b]{0,2}[-_:.]?[0-9]g\.[0-9]{0,5}(gb)?([+.][a-c.]{0,3})?`)
+	name := rapid.StringMatching(`[a-b]{0,2}[-_:.]?[0-9]g\.[0-9]{0,5}(gb)?([-+.][a-g.]{0,4})?`)
 	rapid.Check(t, func(t *rapid.T) { check(t, strings.ReplaceAll(name.Draw(t, "type"), ":", "-")) })
+}
+
+// So do the instances of GPUs that are divided in whatever way, beside others.
+func TestInstancesCountForTheSameInPostgresAndInGo(t *testing.T) {
+	db := pgtest.Pool(t)
+	for _, w := range []weight{
+		{gpuType: "*", value: new(int64(700))}, {gpuType: "a100", value: new(int64(2000))}, {gpuType: "h200_2g.35gb", value: new(int64(99))}, {gpuType: "1g.67gb", value: new(int64(1))},
+	} {
+		w.from = epoch
+		setWeight(t, db, "c", w)
+	}
+	weights, err := budgets.NewStore(db).Weights(ctx, "c", fairshare.Period{From: fairshare.Always, Until: fairshare.Never})
+	require.NoError(t, err)
+	check := func(t require.TestingT, cluster string, w fairshare.GPUWeights, h fairshare.Holding) {
+		var want int64
+		require.NoError(t, db.QueryRow(ctx, `SELECT gpubudget.rate_at($1, $2, $3, $4, $5)`, cluster, h.Type, h.GPUs, h.Parts, epoch).Scan(&want))
+		require.Equal(t, want, w.RateAt(h, fairshare.At(epoch)), "%s: %v", cluster, h)
+	}
+	for _, gpu := range migtest.GPUs() {
+		layouts := gpu.Layouts()
+		for _, p := range gpu.Profiles {
+			check(t, "c", weights, fairshare.Holding{Type: gpu.Model + "_" + p.Name, GPUs: 3})
+			check(t, "without weights", nil, fairshare.Holding{Type: p.Name, GPUs: 7})
+		}
+		for _, layout := range layouts {
+			check(t, "c", weights, holding(gpu.Model+"_", layout))
+		}
+		check(t, "without weights", nil, holding("", slices.Concat(layouts...)))
+	}
+	gpus := rapid.SliceOfN(rapid.SampledFrom(migtest.GPUs()), 1, 4)
+	rapid.Check(t, func(t *rapid.T) {
+		var items []string
+		for _, gpu := range gpus.Draw(t, "GPUs") {
+			model := rapid.SampledFrom([]string{gpu.Model + "_", "a100-", ""}).Draw(t, "model")
+			h := holding(model, rapid.SampledFrom(gpu.Layouts()).Draw(t, "layout"))
+			items = append(items, h.Type, gpu.Model+rapid.SampledFrom([]string{":1", ":2.5", ":0.333333"}).Draw(t, "beside"))
+		}
+		h := fairshare.Holding{Type: strings.Join(items, ","), GPUs: 1}
+		check(t, "c", weights, h)
+		check(t, "without weights", nil, h)
+	})
+}
+
+// holding is a job that has all these instances.
+func holding(model string, layout migtest.Layout) fairshare.Holding {
+	var items []string
+	for _, p := range layout {
+		items = append(items, model+p.Name+":1")
+	}
+	return fairshare.Holding{Type: strings.Join(items, ","), GPUs: int64(len(layout))}
 }
 
 func TestChargesAreExactForAnyWindow(t *testing.T) {

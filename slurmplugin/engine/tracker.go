@@ -54,9 +54,9 @@ type tracker struct {
 	held map[runKey]bool
 
 	weights  fairshare.GPUWeights
-	weighing uint64           // counts the weights there were, from 1 on
-	units    map[string]int64 // what a GPU counts for in this pass, by type as jobs name it
-	usual    int64            // what one of unknown type does
+	weighing uint64          // counts the weights there were, from 1 on
+	units    map[string]unit // what a GPU counts for in this pass, by type as jobs name it
+	usual    int64           // what one of unknown type does
 
 	capacity        []capacityStep // since the last snapshot, and the one before
 	coveredCapacity int            // how many of them the next snapshot holds
@@ -95,7 +95,7 @@ type capacityStep struct {
 func newTracker(cluster string, o *owners, d *demand) *tracker {
 	return &tracker{
 		cluster: cluster, owners: o, demand: d, jobs: make(map[uint32]*job), known: make(map[runKey]bool),
-		weighing: 1, units: make(map[string]int64), usual: fairshare.Millionths,
+		weighing: 1, units: make(map[string]unit), usual: fairshare.Millionths,
 	}
 }
 

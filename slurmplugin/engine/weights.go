@@ -45,17 +45,25 @@ func (t *tracker) wanted(j *Job) int64 {
 		return int64(fairshare.Charged(amount, t.usual))
 	}
 	name := j.GPUType.borrow()
-	unit, known := t.units[name]
+	u, known := t.units[name]
 	if !known {
 		name = strings.Clone(name)
-		unit = t.weights.At(name, t.now)
-		if strings.Contains(name, ":") {
-			unit = t.weights.RateAt(fairshare.Holding{Type: name}, t.now)
-		}
-		t.units[name] = unit
+		u = t.unit(name)
+		t.units[name] = u
 	}
+	return u.list + u.Of(amount) // of a list the latter is 0
+}
+
+// unit is what jobs wait for: GPUs of a type, or of several types those that the
+// list names, which count for so much.
+type unit struct {
+	fairshare.Unit
+	list int64
+}
+
+func (t *tracker) unit(name string) unit {
 	if strings.Contains(name, ":") {
-		return unit
+		return unit{list: t.weights.RateAt(fairshare.Holding{Type: name}, t.now)}
 	}
-	return int64(fairshare.Charged(amount, unit))
+	return unit{Unit: t.weights.UnitAt(name, t.now)}
 }

@@ -44,6 +44,10 @@ func TestWhatAJobWaitsForCountsByItsType(t *testing.T) {
 		{"part of any", weights, plenty, Job{GPUParts: 100_000}, 250_000},
 		{"any type of no GPUs", weights, fairshare.Holding{}, Job{GPUs: 2}, 2_000_000},
 		{"a profile", weights, mixed, Job{GPUs: 1, GPUType: NewCString("h100_2g.20gb")}, 300_000},
+		{"all of a GPU's slices", nil, mixed, Job{GPUs: 7, GPUType: NewCString("1g.10gb")}, 1_000_000},
+		{"all of a GPU in two instances", weights, mixed, Job{GPUs: 2, GPUType: NewCString("h100_3g.40gb:1,h100_4g.40gb:1")}, 2_500_000},
+		{"one instance of each of two GPUs", weights, mixed, Job{GPUs: 2, GPUType: NewCString("a100_3g.40gb:1,h100_4g.40gb:1")}, 250_000 + 1_428_571},
+		{"several types that count for nothing", said(0, map[string]fairshare.Weight{"*": 0}), mixed, Job{GPUs: 2, GPUType: NewCString("a100:1,h100:1")}, 0},
 		{"a part of its model", weights, mixed, Job{GPUs: 2, GPUType: NewCString("h100_3g.40gb")}, 2_500_000},
 		{"nothing", weights, mixed, Job{}, 0},
 	} {
