@@ -10,6 +10,7 @@ package agent
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -76,12 +77,13 @@ type Agent struct {
 	mapping *mapping
 	metrics *metrics
 
-	started  int64 // by the clock since the boot, ms
-	epoch    int   // how often the clock was set
-	offset   int64 // of the wall clock, ms
-	last     int64 // the last round, by the clock since the boot, ms
-	now      int64 // this one
-	resuming bool  // what an agent before this one counted is not all seen yet
+	started  int64  // by the clock since the boot, ms
+	name     string // of this start: no other has it
+	epoch    int    // how often the clock was set
+	offset   int64  // of the wall clock, ms
+	last     int64  // the last round, by the clock since the boot, ms
+	now      int64  // this one
+	resuming bool   // what an agent before this one counted is not all seen yet
 	// countFrom is from when on holdings are counted: since the boot, unless
 	// nobody knows how far they have been counted already.
 	countFrom int64
@@ -94,6 +96,7 @@ type Agent struct {
 	alive   map[string]int64      // files of jobs whose control group was there, and when it last was
 	grouped bool                  // Slurm makes control groups here
 	gone    map[string]int64      // files of jobs that went without an Epilog, and when
+	unread  map[string]bool       // files that can't be read now; "": none can
 
 	sampler samplerBox
 	samples *int64 // when the last sample was taken, wall clock ms; nil: none yet
@@ -135,7 +138,7 @@ func New(o Options) (*Agent, error) {
 		return nil, err
 	}
 	a.resumeHealth()
-	a.started, a.offset = a.boot(), a.wallOffset()
+	a.started, a.offset, a.name = a.boot(), a.wallOffset(), rand.Text()
 	a.last = a.started
 	a.resume(state)
 	return a, nil
@@ -148,9 +151,11 @@ func (a *Agent) wallOffset() int64 {
 }
 
 // incarnation names this agent's counting: of one start, and from one setting of
-// the clock to the next.
+// the clock to the next. An instant does not tell two starts apart: they may fall
+// into one millisecond, and a virtual machine that is set back lives through the
+// same ones again.
 func (a *Agent) incarnation() string {
-	return tally.UUID(fmt.Sprintf("%s/%s/%s/%d/%d", a.o.Cluster, a.o.Node, a.o.BootID, a.started, a.epoch))
+	return tally.UUID(fmt.Sprintf("%s/%d", a.name, a.epoch))
 }
 
 // keptInMemory is what is said while the spool can't be written.
@@ -291,8 +296,8 @@ func (a *Agent) finishRound(now int64, seen *meter.Round) error {
 	holdings := a.holdings(records)
 	looks := a.looks(seen, holdings, now)
 	a.tally.Add(tally.Round{Now: now, Holdings: holdings, Looks: looks})
-	if a.resuming {
-		a.resuming = false
+	a.resuming = false
+	if len(a.unread) == 0 {
 		a.tally.Forget()
 	}
 	a.last = now

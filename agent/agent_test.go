@@ -155,6 +155,86 @@ func TestUUIDsThatChange(t *testing.T) {
 	require.Equal(t, 1, n.log.count("goes by another UUID now"))
 }
 
+// Two starts in one millisecond, as of a virtual machine that was set back, are two
+// incarnations: what the first has counted stays, and the second counts on.
+func TestTwoStartsInOneMillisecond(t *testing.T) {
+	n := newNode(t).withDatabase().prolog(7, "0").prolog(8, "0")
+	n.pass(6600 * time.Millisecond)
+	n.start()
+	require.NoError(t, n.Round())
+	n.kill()
+	n.start()
+	require.NoError(t, n.Round())
+	n.rounds(2).epilog(7).epilog(8).rounds(1)
+	require.NoError(t, n.send())
+	require.Equal(t, []string{"GPU-0 7.0 prolog 26600", "GPU-0 8.0 prolog 26600"}, n.held())
+	require.Zero(t, n.spool.Waiting())
+}
+
+// A GPU goes by another name and back again, while a job holds it: whether between two
+// looks or within the instant of one.
+func TestAUUIDThatChangesBack(t *testing.T) {
+	n := newNode(t).withDatabase().start()
+	n.driver.busy(100)
+	n.rounds(1).prolog(7, "0").rounds(1)
+	for _, uuid := range []string{"GPU-new", "GPU-0", "GPU-new", "GPU-0"} {
+		n.driver.gpus[0].UUID = uuid
+		require.NoError(t, n.Round())
+	}
+	n.rounds(2)
+	for _, uuid := range []string{"GPU-new", "GPU-0"} {
+		n.driver.gpus[0].UUID = uuid
+		n.rounds(2)
+	}
+	require.NoError(t, n.send())
+	require.Equal(t, []string{"GPU-0 7.0 prolog 50000", "GPU-new 7.0 prolog 20000"}, n.held())
+	require.Equal(t, []string{"GPU-0 50000", "GPU-new 20000"}, rows(t, n.dsn,
+		"SELECT format('%s %s', gpu, sum(busy_ms)) FROM gpubudget.gpu_bucket GROUP BY gpu ORDER BY 1"), "all of it was seen")
+}
+
+// Prolog's files can't be read for a while, as on a disk with errors: the jobs have
+// not ended, and nothing counts twice when they can be read again, whoever reads them.
+func TestPrologsFilesCantBeReadForAWhile(t *testing.T) {
+	for _, killed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("killed=%v", killed), func(t *testing.T) {
+			n := newNode(t).withDatabase().start().prolog(7, "0").prolog(8, "1").rounds(2)
+			n.driver.gpus[0].UUID = "GPU-new"
+			n.rounds(2)
+			require.NoError(t, n.send())
+			jobs, away := filepath.Join(n.dir, "jobs"), filepath.Join(n.dir, "away")
+			require.NoError(t, os.Rename(jobs, away))
+			require.NoError(t, os.Symlink(jobs, jobs)) // a loop
+			if killed {
+				n.kill()
+				require.NoError(t, os.Remove(jobs))
+				require.NoError(t, os.Rename(away, jobs))
+				for _, file := range []string{"7.0", "8.0"} {
+					require.NoError(t, os.Rename(filepath.Join(jobs, file), filepath.Join(n.dir, file)))
+					require.NoError(t, os.Symlink(filepath.Join(n.dir, file), filepath.Join(jobs, file)))
+				}
+				n.start()
+			}
+			n.rounds(3)
+			require.NoError(t, n.send())
+			require.Equal(t, 1, n.log.count("can't be read: it is taken to be as it was"))
+			if killed {
+				for _, file := range []string{"7.0", "8.0"} {
+					require.NoError(t, os.Rename(filepath.Join(n.dir, file), filepath.Join(jobs, file)))
+				}
+			} else {
+				require.NoError(t, os.Remove(jobs))
+				require.NoError(t, os.Rename(away, jobs))
+			}
+			n.rounds(1)
+			require.Equal(t, 1, n.log.count("what Prolog and Epilog write can be read again"))
+			n.pass(4321 * time.Millisecond)
+			n.epilog(7).epilog(8).rounds(1)
+			require.NoError(t, n.send())
+			require.Equal(t, []string{"GPU-0 7.0 prolog 20000", "GPU-1 8.0 prolog 84321", "GPU-new 7.0 prolog 64321"}, n.held())
+		})
+	}
+}
+
 // A job keeps the GPU that it was given, also when gres.conf is edited.
 func TestNumbersThatChange(t *testing.T) {
 	n := newNode(t).withDatabase().start().prolog(7, "0").rounds(1)

@@ -37,13 +37,17 @@ func (a *Agent) records(now int64) []*holding.Record {
 	if len(errs) == 0 {
 		a.files.over(a.log, at, "what Prolog and Epilog write can be read again")
 	}
+	a.unread = map[string]bool{}
 	for _, err := range errs {
 		if damaged, ok := errors.AsType[*holding.DamagedError](err); ok {
 			a.log.Error("a file of Prolog or Epilog is put aside", "dir", a.o.JobsDir, "err", err)
 			err = a.folder.Quarantine(damaged.File)
 		}
+		if unread, ok := errors.AsType[*holding.UnreadableError](err); ok {
+			a.unread[unread.File] = true
+		}
 		if err != nil {
-			a.files.met(a.log, at, "what Prolog and Epilog wrote", err, "dir", a.o.JobsDir)
+			a.files.met(a.log, at, "what Prolog and Epilog wrote can't be read: it is taken to be as it was", err, "dir", a.o.JobsDir)
 		}
 	}
 	var stale []string
@@ -130,7 +134,10 @@ func (a *Agent) holdings(records []*holding.Record) []tally.Holding {
 			told[r.JobID] = append(told[r.JobID], a.pins[place].UUID)
 		}
 	}
-	maps.DeleteFunc(a.pins, func(place string, _ pin) bool { return !files[place] })
+	maps.DeleteFunc(a.pins, func(place string, _ pin) bool {
+		file, _, _ := strings.Cut(place, "/")
+		return !files[place] && !a.unread[file] && !a.unread[""]
+	})
 	return append(all, a.sightedHoldings(told)...)
 }
 
@@ -147,7 +154,9 @@ func (a *Agent) pinnedHoldings(r *holding.Record, place, uuid string) (all []tal
 	case p.UUID != uuid && !a.there(p.UUID) && a.there(uuid):
 		a.log.Info("a GPU that a job holds goes by another UUID now", "job", r.JobID, "was", p.UUID, "is", uuid)
 		at := max(a.last, p.From)
-		p.Before = append(slices.Clone(p.Before), pinned{p.UUID, p.From, at})
+		if at > p.From {
+			p.Before = append(slices.Clone(p.Before), pinned{p.UUID, p.From, at})
+		}
 		p.UUID, p.From = uuid, at
 	}
 	a.pins[place] = p

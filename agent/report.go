@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -83,12 +84,26 @@ const (
 	codeNoName   = "3F000" // invalid_schema_name
 )
 
-// refused tells whether the database won't take a report for what is in one of
-// its buckets, so that the others have to be told apart from it.
+// passing are the classes of Postgres's codes that say nothing about what is in a
+// report: rights, the schema, the server's state. They last until somebody or
+// time mends them.
+var passing = []string{
+	"08",             // connection
+	"25",             // transaction state: the server is read only
+	"28",             // authorization
+	"3D", "3F", "42", // no such database, schema, function; no right
+	"40",       // rolled back: deadlock, serialization
+	"53", "55", // resources; locks
+	"57", "58", // an operator, a timeout; the system
+	"F0", "XX", // the server's configuration; its internals
+}
+
+// refused tells whether the database won't take a report for what is in it, so that
+// what may be sent has to be told apart from the rest: else it would wait for ever.
 func refused(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok {
+	if !ok || len(e.Code) != 5 || e.Code == codeClock {
 		return false
 	}
-	return e.Code == codeAge || e.Code[:2] == "22" || e.Code[:2] == "23"
+	return !slices.Contains(passing, e.Code[:2])
 }

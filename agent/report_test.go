@@ -169,6 +169,20 @@ func TestUnknownIsNull(t *testing.T) {
 	}
 }
 
+// What a report holds is not what is wrong while the server is restarted, has no room
+// or may not be written; anything else is, also what nobody has thought of.
+func TestWhatIsWrongWithTheReportItself(t *testing.T) {
+	for code, want := range map[string]bool{
+		"21000": true, "22P05": true, "23514": true, "54000": true, "P0001": true, codeAge: true, "GB999": true,
+		codeClock: false, codeNoRight: false, codeNoSchema: false, codeNoName: false,
+		"08006": false, "25006": false, "28P01": false, "3D000": false, "40P01": false, "53100": false, "53300": false,
+		"55P03": false, "57014": false, "57P01": false, "57P03": false, "58030": false, "XX000": false,
+	} {
+		require.Equal(t, want, refused(fmt.Errorf("send: %w", &pgconn.PgError{Code: code})), code)
+	}
+	require.False(t, refused(errAway))
+}
+
 // An agent's role adds usage and reads nothing.
 func TestTheRoleCanOnlyAddUsage(t *testing.T) {
 	dsn := pgtest.DB(t)

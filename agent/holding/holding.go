@@ -14,7 +14,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -218,6 +220,16 @@ type DamagedError struct {
 func (e *DamagedError) Error() string { return fmt.Sprintf("%s is damaged: %v", e.File, e.Err) }
 func (e *DamagedError) Unwrap() error { return e.Err }
 
+// UnreadableError is a file that can't be read, which may pass. File is "" if none
+// can: the folder is not to be read.
+type UnreadableError struct {
+	File string
+	Err  error
+}
+
+func (e *UnreadableError) Error() string { return e.Err.Error() }
+func (e *UnreadableError) Unwrap() error { return e.Err }
+
 // mostBytes is far more than a file has.
 const mostBytes = 1 << 16
 
@@ -231,8 +243,11 @@ func load(dir, name string) (*Record, error) {
 	defer f.Close() //nolint:errcheck // it was only read
 	text := make([]byte, mostBytes)
 	n, err := f.Read(text)
-	if err != nil && n == 0 {
+	switch {
+	case errors.Is(err, io.EOF):
 		return nil, &DamagedError{name, errors.New("it is empty")}
+	case err != nil:
+		return nil, err
 	}
 	r := new(Record)
 	if err := json.Unmarshal(bytes.TrimSpace(text[:n]), r); err != nil {
@@ -289,7 +304,8 @@ type Folder struct {
 	seen map[string]cached
 }
 
-// cached is a file as it was read, and how to tell that it has not changed.
+// cached is a file as it was read, and how to tell that it has not changed. Its error
+// is a *DamagedError; of a file that could never be read there is no record either.
 type cached struct {
 	inode   uint64
 	changed int64
@@ -301,14 +317,16 @@ type cached struct {
 func NewFolder(dir string) *Folder { return &Folder{dir: dir, seen: map[string]cached{}} }
 
 // List is what the files say, in the order of their names, and what is wrong
-// with the others: *DamagedError. A file that has not changed is not read again.
+// with others: *DamagedError and *UnreadableError. What can't be read is taken to say
+// what it said before: a job has not ended for that. A file that has not changed is
+// not read again.
 func (f *Folder) List() (records []*Record, errs []error) {
 	entries, err := os.ReadDir(f.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, []error{fmt.Errorf("read what Prolog and Epilog wrote: %w", err)}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		entries = nil
+	case err != nil:
+		return f.records(), []error{&UnreadableError{Err: err}}
 	}
 	seen := make(map[string]cached, len(entries))
 	for _, e := range entries {
@@ -319,17 +337,31 @@ func (f *Folder) List() (records []*Record, errs []error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		seen[e.Name()] = c
+		if err != nil {
+			errs = append(errs, &UnreadableError{e.Name(), err})
+			c = f.seen[e.Name()]
+		}
 		if c.err != nil {
 			errs = append(errs, c.err)
-		} else {
-			records = append(records, c.record)
 		}
+		seen[e.Name()] = c
 	}
 	f.seen = seen
-	return records, errs
+	return f.records(), errs
 }
 
+// records are those of the files as they are known.
+func (f *Folder) records() (all []*Record) {
+	for _, name := range slices.Sorted(maps.Keys(f.seen)) {
+		if r := f.seen[name].record; r != nil {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// look is a file as it is now, or as it was read when it was the same. Its error is
+// one that may pass.
 func (f *Folder) look(e fs.DirEntry) (cached, error) {
 	info, err := e.Info()
 	if err != nil {
@@ -345,7 +377,7 @@ func (f *Folder) look(e fs.DirEntry) (cached, error) {
 	}
 	c := cached{inode: stat.Ino, changed: info.ModTime().UnixNano()}
 	c.record, c.err = load(f.dir, e.Name())
-	if errors.Is(c.err, fs.ErrNotExist) {
+	if c.err != nil && !errors.As(c.err, new(*DamagedError)) {
 		return cached{}, c.err
 	}
 	return c, nil

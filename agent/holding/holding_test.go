@@ -158,6 +158,42 @@ func TestDamagedFilesCostNoOthers(t *testing.T) {
 	require.Error(t, h.Prolog(), "root follows no link of the agent's user")
 }
 
+// What can't be read for a while is taken to say what it said before: it may be
+// Epilog's end that can't be read yet, but not that the job was never there.
+func TestFilesThatCantBeReadForAWhile(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "jobs")
+	h := hooksOf(dir, map[string]string{"SLURM_JOB_ID": "5", "SLURM_JOB_GPUS": "0"})
+	require.NoError(t, h.Prolog())
+	f := NewFolder(dir)
+	require.Len(t, first(f.List()), 1)
+	unreadable := func(file string) {
+		t.Helper()
+		for range 2 {
+			records, errs := f.List()
+			require.Len(t, records, 1)
+			require.Nil(t, records[0].Until)
+			require.Len(t, errs, 1)
+			var unread *UnreadableError
+			require.ErrorAs(t, errs[0], &unread)
+			require.Equal(t, file, unread.File)
+		}
+	}
+	require.NoError(t, h.Epilog())
+	path, away := filepath.Join(dir, "5.0"), filepath.Join(t.TempDir(), "away")
+	require.NoError(t, os.Rename(path, away))
+	require.NoError(t, os.Symlink(away, path))
+	unreadable("5.0")
+	require.NoError(t, os.Rename(away, path))
+	require.NoError(t, os.Rename(dir, away))
+	require.NoError(t, os.WriteFile(dir, nil, 0o600))
+	unreadable("")
+	require.NoError(t, os.Remove(dir))
+	require.NoError(t, os.Rename(away, dir))
+	records, errs := f.List()
+	require.Empty(t, errs)
+	require.NotNil(t, records[0].Until)
+}
+
 // A file is read again exactly when it has changed.
 func TestFolderSeesChanges(t *testing.T) {
 	dir := t.TempDir()

@@ -100,8 +100,10 @@ type Tally struct {
 type count struct {
 	Holding
 	noted  int64 // seq of the last round it was in
+	ended  int   // how often it has: one that was not told of in a round may come back
 	upTo   int64
 	bucket *Bucket // nil: none is open
+	last   *Bucket // that was open before
 
 	busy, busyKnown int64 // of the bucket, in microseconds
 	energy          int64 // of the bucket, in microjoules
@@ -185,9 +187,23 @@ func (t *Tally) note(h *Holding) {
 	c.Holding, c.noted = *h, t.seq
 	c.Until = max(c.Until, c.From)
 	if c.bucket != nil && c.Until < c.upTo {
-		c.bucket.cut(t.wall(c.Until))
-		c.upTo = c.Until
+		t.takeBack(c)
 	}
+}
+
+// takeBack takes back what was counted beyond the end. If a bucket has ended in
+// between, it is closed anew.
+func (t *Tally) takeBack(c *count) {
+	at := t.wall(c.Until)
+	c.bucket.cut(at)
+	c.upTo = c.Until
+	if c.last == nil || c.last.Incarnation != c.bucket.Incarnation || c.last.Until <= at {
+		return
+	}
+	anew := *c.last // as it was it may be on its way
+	anew.cut(at)
+	anew.Ended, anew.Seq = true, t.seq
+	t.closed = append(t.closed, &anew)
 }
 
 func (t *Tally) sorted() []ID {
@@ -269,7 +285,7 @@ func (t *Tally) bucketAt(c *count, at int64) *Bucket {
 	t.close(c)
 	c.bucket = &Bucket{
 		Starts: starts, Ends: starts + fairshare.Instant(t.length), GPU: c.GPU, JobID: c.JobID, Restart: c.Restart,
-		Incarnation: derive(t.incarnation, c.From), Source: c.Source, User: c.User, Account: c.Account, JobStarted: c.JobStarted,
+		Incarnation: derive(t.incarnation, c.From, c.ended), Source: c.Source, User: c.User, Account: c.Account, JobStarted: c.JobStarted,
 		From: t.wall(at), LastBusy: c.lastBusy,
 	}
 	if c.MPSPercent > 0 {
@@ -284,7 +300,7 @@ func (t *Tally) bucketAt(c *count, at int64) *Bucket {
 func (t *Tally) close(c *count) {
 	if c.bucket != nil {
 		t.closed = append(t.closed, c.bucket)
-		c.bucket = nil
+		c.last, c.bucket = c.bucket, nil
 	}
 }
 
@@ -299,8 +315,9 @@ func (t *Tally) finish() {
 		if c.bucket != nil {
 			c.bucket.Ended, c.bucket.Seq = true, t.seq
 			t.close(c)
+			c.ended++
 		}
-		if c.Until < t.now-remembered {
+		if c.noted < t.seq && c.Until < t.now-remembered {
 			delete(t.counts, id)
 		}
 	}
@@ -349,9 +366,10 @@ func (t *Tally) Counted(id ID) bool {
 }
 
 // derive is the incarnation of one holding, a UUID: of a job that comes back to
-// a GPU within the hour no second bucket may replace the first.
-func derive(incarnation string, from int64) string {
-	return UUID(fmt.Sprintf("%s/%d", incarnation, from))
+// a GPU within the hour, or that had been taken for gone, no second bucket may
+// replace the first.
+func derive(incarnation string, from int64, ended int) string {
+	return UUID(fmt.Sprintf("%s/%d/%d", incarnation, from, ended))
 }
 
 // UUID is a UUID that is made of a text.

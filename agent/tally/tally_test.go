@@ -227,6 +227,27 @@ func TestWhatWasCountedBeyondTheEndIsTakenBack(t *testing.T) {
 	require.True(t, b.Ended)
 }
 
+// The hour has ended between the two.
+func TestWhatIsTakenBackLiesInTwoBuckets(t *testing.T) {
+	tally := New("a", hour, offset, nil)
+	got := map[string]*Bucket{}
+	for now := int64(edge - 20_000); now <= edge; now += 10_000 {
+		tally.Add(Round{Now: now, Holdings: []Holding{holding("G", 7, edge-30_000, Open)}, Looks: map[string]Look{"G": lookAt(now-10_000, now, 100)}})
+	}
+	tally.Add(Round{Now: edge + 3, Holdings: []Holding{holding("G", 7, edge-30_000, Open)}, Looks: map[string]Look{"G": lookAt(edge, edge+3, 100)}})
+	tally.all(got)
+	tally.Add(Round{Now: edge + 10_000, Holdings: []Holding{holding("G", 7, edge-30_000, edge-2)}})
+	tally.all(got)
+	require.Len(t, got, 2)
+	for _, amount := range []func(*Bucket) int64{(*Bucket).Held, func(b *Bucket) int64 { return b.Part }, func(b *Bucket) int64 { return value(b.Busy) }} {
+		require.Equal(t, int64(30_000-2), sum(got, amount))
+	}
+	for _, b := range got {
+		require.True(t, b.Ended)
+		requireValid(t, b)
+	}
+}
+
 // A job that comes back to a GPU has two holdings, and neither replaces the
 // other.
 func TestAJobThatComesBack(t *testing.T) {
@@ -251,6 +272,34 @@ func TestAHoldingThatVanishes(t *testing.T) {
 	require.Empty(t, tally.Marks())
 }
 
+// One that was missing for a round and comes back is counted on from where it was,
+// and what it was counted before stays.
+func TestAHoldingThatVanishesAndComesBack(t *testing.T) {
+	tally := New("a", hour, 0, nil)
+	got := map[string]*Bucket{}
+	h := []Holding{holding("G", 7, 0, Open)}
+	tally.Add(Round{Now: 10_000, Holdings: h, Looks: map[string]Look{"G": lookAt(0, 10_000, 100)}})
+	tally.all(got)
+	tally.Add(Round{Now: 20_000})
+	tally.all(got)
+	tally.Add(Round{Now: 30_000, Holdings: h, Looks: map[string]Look{"G": lookAt(20_000, 30_000, 100)}})
+	tally.all(got)
+	require.Len(t, got, 2)
+	require.Equal(t, int64(30_000), sum(got, (*Bucket).Held))
+	require.Equal(t, int64(20_000), sum(got, func(b *Bucket) int64 { return *b.Busy }))
+}
+
+// A file that can't be removed tells for ever of a holding that has ended.
+func TestAHoldingThatEndedLongAgoCountsOnce(t *testing.T) {
+	tally := New("b", hour, 0, []Mark{{ID: holding("G", 7, 0, 0).ID, UpTo: 10_000}})
+	got := map[string]*Bucket{}
+	for now := int64(20_000); now < 4*remembered; now += 10_000 {
+		tally.Add(Round{Now: now, Holdings: []Holding{holding("G", 7, 0, 15_000)}})
+		tally.all(got)
+	}
+	require.Equal(t, int64(5_000), sum(got, (*Bucket).Held))
+}
+
 // After the clock was set nothing is lost and nothing counts twice.
 func TestTheClockIsSet(t *testing.T) {
 	tally := New("a", hour, offset, nil)
@@ -272,6 +321,7 @@ func TestTheClockIsSet(t *testing.T) {
 type world struct {
 	holdings []Holding // with their true ends
 	visible  []int64   // when the file of each could first be read
+	blinks   bool      // one may be missing for a round
 	end      int64
 }
 
@@ -325,7 +375,12 @@ func (w *world) run(t *rapid.T) (got map[string]*Bucket) {
 				looks[gpu] = l
 			}
 		}
-		tally.Add(Round{Now: now, Holdings: w.seenAt(now), Looks: looks})
+		seen := w.seenAt(now)
+		if w.blinks && now < w.end && len(seen) > 0 && rapid.IntRange(0, 4).Draw(t, "blink") == 0 {
+			i := rapid.IntRange(0, len(seen)-1).Draw(t, "missing")
+			seen = slices.Delete(seen, i, i+1)
+		}
+		tally.Add(Round{Now: now, Holdings: seen, Looks: looks})
 		last = now
 		tally.all(got)
 		switch rapid.IntRange(0, 9).Draw(t, "event") {
@@ -345,6 +400,7 @@ func (w *world) run(t *rapid.T) (got map[string]*Bucket) {
 func TestNothingIsLostAndNothingCountsTwice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)
+		w.blinks = true
 		got := w.run(t)
 		held, parts := map[string]int64{}, map[string]int64{}
 		for _, b := range got {
