@@ -12,9 +12,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "parts.h"
 #include "shim.h"
-
-#define WHOLE 1000000 /* a GPU, in millionths */
 
 /* What the nodes have, as the last pass saw it: how closely jobs are to be looked
  * at. Other threads read it too. */
@@ -246,25 +245,22 @@ static void hold_gpus(const struct allocation *to, const gres_job_state_t *gres)
 	hold(to->held, NULL, left * WHOLE);
 }
 
-/* Of a GPU, a job's shards or its part of MPS: never more than it. */
+/* A job's shards, or its part of MPS, on a node: of each GPU never more than it.
+ * Up to 22.05 they are always on one GPU, later they may be on several. Without
+ * gres.conf's File nobody knows on which: on any of the node's. */
 static uint64_t part_on(const gres_node_state_t *shared, const gres_node_state_t *gpus, bitstr_t *bits, uint64_t count)
 {
-	uint64_t on = 0, available = 0, part;
+	uint64_t on = 0, nth = 0, part = 0;
 
-	for (int i = 0; bits && i < shared->topo_cnt; i++) {
-		if (!overlap(shared, i, bits))
-			continue;
-		on++;
-		available += shared->topo_gres_cnt_avail[i];
+	for (int i = 0; bits && i < shared->topo_cnt; i++)
+		on += overlap(shared, i, bits) > 0;
+	if (!on)
+		return parts_of(count, shared->gres_cnt_avail, gpus ? gpus->gres_cnt_avail : 0);
+	for (int i = 0; i < shared->topo_cnt; i++) {
+		if (overlap(shared, i, bits))
+			part += parts_of(shares_on(count, on, nth++), shared->topo_gres_cnt_avail[i], 1);
 	}
-	if (!on) {
-		on = gpus ? gpus->gres_cnt_avail : 0;
-		available = shared->gres_cnt_avail;
-	}
-	if (!available)
-		return 0;
-	part = count * on * WHOLE / available;
-	return part < on * WHOLE ? part : on * WHOLE;
+	return part;
 }
 
 static void hold_parts(const struct allocation *to, const gres_job_state_t *gres, const char *name)
