@@ -531,7 +531,7 @@ func TestAWrongNumberIsSeen(t *testing.T) {
 	n.rounds(3)
 	require.NoError(t, n.send())
 	require.Equal(t, []string{"GPU-1 7.0 prolog 40000"}, n.held(), "Slurm's word holds")
-	require.Equal(t, 1, n.log.count("a job has processes on a GPU that Slurm did not give it: compare gres.conf"))
+	require.Equal(t, 1, n.log.count("a job has processes on a GPU that Prolog did not name: unless it has GPUs of several types, compare gres.conf"))
 	require.Equal(t, []string{"0 30000"}, rows(t, n.dsn, "SELECT process_ms || ' ' || process_known_ms FROM gpubudget.gpu_bucket"))
 }
 

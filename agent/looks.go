@@ -136,7 +136,7 @@ func (a *Agent) sightedHoldings(told map[uint32][]string) (all []tally.Holding) 
 		held, known := told[on.job]
 		if known {
 			if a.told.first(fmt.Sprint("stray ", on)) && !slices.Contains(held, on.gpu) {
-				a.log.Warn("a job has processes on a GPU that Slurm did not give it: compare gres.conf with the numbers of the device files",
+				a.log.Warn("a job has processes on a GPU that Prolog did not name: unless it has GPUs of several types, compare gres.conf with the numbers of the device files",
 					"job", on.job, "gpu", on.gpu, "holds", held)
 			}
 			delete(a.seen, on)

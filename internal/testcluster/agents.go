@@ -58,7 +58,7 @@ func (c *Cluster) prepareAgents() error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(c.agentConfPath(), []byte(confText(c.agentConf())), 0o644); err != nil {
+	if err := os.WriteFile(c.AgentConf(), []byte(confText(c.agentConf())), 0o644); err != nil {
 		return err
 	}
 	for hook, work := range map[string]string{"prolog": `: >"$1"`, "epilog": `rm -f "$1"`} {
@@ -99,12 +99,12 @@ for gpu in $SLURM_JOB_GPUS; do
 	%[2]s
 done
 exec %[3]s --conf %[4]s %[5]s
-`, c.path("agent"), work, c.path("bin", "gpubudget-agent"), c.agentConfPath(), name)
+`, c.path("agent"), work, c.path("bin", "gpubudget-agent"), c.AgentConf(), name)
 }
 
-// agentConfPath is the agents' configuration: apart from gpubudget.conf, which
+// AgentConf is the path of the agents' configuration: apart from gpubudget.conf, which
 // tests replace.
-func (c *Cluster) agentConfPath() string { return c.path("etc", "agent.conf") }
+func (c *Cluster) AgentConf() string { return c.path("etc", "agent.conf") }
 
 // workingPercent is how busy a simulated GPU is while a job holds it, unless a test
 // wants it otherwise.
@@ -135,9 +135,10 @@ func (c *Cluster) IdleGPUs(node string) simnvml.State {
 }
 
 // WriteGPUs sets what a node's GPUs are and do from now on.
-func (c *Cluster) WriteGPUs(node string, s simnvml.State) error { return s.Write(c.gpuState(node)) }
+func (c *Cluster) WriteGPUs(node string, s simnvml.State) error { return s.Write(c.GPUState(node)) }
 
-func (c *Cluster) gpuState(node string) string { return c.path("agent", node, "gpus") }
+// GPUState is the file that says so.
+func (c *Cluster) GPUState(node string) string { return c.path("agent", node, "gpus") }
 
 // AgentSpool is the folder in which a node's agent keeps what it has counted.
 func (c *Cluster) AgentSpool(node string) string { return c.path("agent", node, "spool") }
@@ -172,8 +173,8 @@ func (c *Cluster) StartAgent(node string) error {
 	if err != nil {
 		return err
 	}
-	return c.spawn("agent."+node, as, simnvml.Variable+"="+c.gpuState(node), "gpubudget-agent",
-		"--conf", c.agentConfPath(), "--node", node, "--dsn", fmt.Sprintf("host=%s/run port=5432 user=%s dbname=%s sslmode=disable", postgresDir(c.dir), agentRole, database))
+	return c.spawn("agent."+node, as, simnvml.Variable+"="+c.GPUState(node), "gpubudget-agent",
+		"--conf", c.AgentConf(), "--node", node, "--dsn", fmt.Sprintf("host=%s/run port=5432 user=%s dbname=%s sslmode=disable", postgresDir(c.dir), agentRole, database))
 }
 
 // StopAgent ends a node's agent, which writes what it has before.

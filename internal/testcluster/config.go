@@ -3,6 +3,7 @@
 package testcluster
 
 import (
+	"cmp"
 	"crypto/rand"
 	"fmt"
 	"maps"
@@ -39,6 +40,7 @@ func (c *Cluster) writeConfig() error {
 		{"etc/munge.key", string(key), c.munge, 0o400},
 		{"etc/slurm.conf", c.slurmConf(host), account{}, 0o644},
 		{"etc/gres.conf", c.gresConf(), account{}, 0o644},
+		{"etc/mig-minors", c.opts.MIGMinors, account{}, 0o644},
 		{"etc/cgroup.conf", "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n", account{}, 0o644},
 		{"etc/slurmdbd.conf", c.slurmdbdConf(), c.slurm, 0o600},
 		{"etc/gpubudget.conf", c.gpubudgetConf(), account{}, 0o644},
@@ -126,9 +128,10 @@ func (c *Cluster) slurmConf(host string) string {
 		)
 	}
 	for n := 1; n <= c.opts.Nodes; n++ {
+		gres := cmp.Or(c.opts.GresOfNodes[nodeName(n)], c.opts.NodeGres)
 		lines = append(lines, fmt.Sprintf("NodeName=%s NodeHostname=%s NodeAddr=127.0.0.1 Port=%d CPUs=%d Boards=1 SocketsPerBoard=1 "+
 			"CoresPerSocket=%[4]d ThreadsPerCore=1 RealMemory=1000 Gres=%s State=UNKNOWN",
-			nodeName(n), host, c.ports.slurmd(n), c.opts.CPUsPerNode, c.opts.NodeGres))
+			nodeName(n), host, c.ports.slurmd(n), c.opts.CPUsPerNode, gres))
 	}
 	lines = append(lines, "PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP")
 	lines = append(lines, c.agentHooks()...)

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 )
 
@@ -129,12 +130,19 @@ func searchable(dir string) error {
 	}
 }
 
-// makeGPUs makes the device files that stand for GPUs: null devices, or links
-// to one where none can be made.
+// makeGPUs makes the device files that stand for GPUs, and for capabilities of MIG
+// instances: null devices, or links to one where none can be made.
 func (c *Cluster) makeGPUs() error {
 	const null = 1<<8 | 3 // major 1, minor 3
+	var names []string
 	for i := range c.opts.GPUsPerNode {
-		path := c.path("gpus", fmt.Sprintf("gpu%d", i))
+		names = append(names, fmt.Sprintf("gpu%d", i))
+	}
+	for line := range strings.Lines(c.opts.MIGMinors) { // gpu3/gi1/access 30
+		names = append(names, "nvidia-cap"+line[strings.LastIndexByte(line, ' ')+1:len(line)-1])
+	}
+	for _, name := range names {
+		path := c.path("gpus", name)
 		err := syscall.Mknod(path, syscall.S_IFCHR|0o666, null)
 		if errors.Is(err, syscall.EPERM) {
 			err = os.Symlink("/dev/null", path)

@@ -26,7 +26,8 @@ import (
 // and it ends with our end of its standard input, however we die.
 //
 // Within it /etc/passwd and /etc/group are files of our own, so that a cluster
-// has users the machine knows nothing of.
+// has users the machine knows nothing of, and /proc/driver shows MIG instances if it
+// is to have any.
 type namespace struct {
 	pid    int           // the holder's, as seen from outside
 	lease  io.Closer     // the holder lives while this is open; nil if detached
@@ -40,6 +41,11 @@ mount --make-rprivate /
 mount -t proc proc /proc
 mount --bind "$1/etc/passwd" /etc/passwd
 mount --bind "$1/etc/group" /etc/group
+if [ -s "$1/etc/mig-minors" ]; then
+	mount -t tmpfs tmpfs /proc/driver
+	mkdir /proc/driver/nvidia-caps
+	cp "$1/etc/mig-minors" /proc/driver/nvidia-caps
+fi
 echo ready
 shift
 exec env --ignore-signal=CHLD "$@" >/dev/null 2>&1

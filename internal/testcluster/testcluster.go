@@ -71,8 +71,14 @@ type Options struct {
 	// GresConf are the lines of gres.conf; %s in them is the folder of the fake
 	// GPUs, gpu0, gpu1, ... One line for all of them if empty.
 	GresConf []string
+	// MIGMinors is what the driver says of its capability devices in
+	// /proc/driver/nvidia-caps/mig-minors, which the cluster's processes then see. The
+	// devices lie beside the fake GPUs: nvidia-cap21, ...
+	MIGMinors string
 	// NodeGres is what each node has, as Gres of slurm.conf: its GPUs if empty.
 	NodeGres string
+	// GresOfNodes is what single nodes have instead, by their names.
+	GresOfNodes map[string]string
 	// SlurmctldEnv are NAME=VALUE settings of slurmctld's environment.
 	SlurmctldEnv []string
 	// Conf are lines of gpubudget.conf by key; a refresh and a calculation
