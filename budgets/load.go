@@ -86,8 +86,10 @@ WITH opening AS (
 	WINDOW later AS (PARTITION BY account, user_name ORDER BY effective_from DESC, seq DESC
 		ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ), refunded AS (
-	SELECT account, kind, seq, effective_from, effective_until, user_name, amount FROM gpubudget.ledger
-	WHERE cluster = $1 AND kind = 'refund' AND effective_until > $2 AND effective_from <= $3
+	SELECT l.account, l.kind, l.seq, p.starts_at, p.ends_at, l.user_name, p.gpu_ms
+	FROM gpubudget.ledger l, gpubudget.refund_pieces(l.effective_from, l.effective_until, l.amount, l.amount_parts) p
+	WHERE l.cluster = $1 AND l.kind = 'refund' AND l.effective_until > $2 AND l.effective_from <= $3
+	  AND p.gpu_ms <> 0 AND p.ends_at > $2 AND p.starts_at <= $3
 ), granted AS (
 	SELECT account, kind, seq, effective_from, effective_until, receiver, amount FROM gpubudget.ledger
 	WHERE cluster = $1 AND kind IN ('deposit', 'transfer') AND effective_until > $2 AND effective_from <= $3
@@ -102,7 +104,7 @@ SELECT CASE WHEN NOT in_membership THEN 'user_shareholding' WHEN in_shareholding
 	kind, seq, effective_from, effective_until, account, '', user_name, coalesce(share, 0)
 FROM member WHERE in_membership OR in_shareholding
 UNION ALL
-SELECT 'refunded', kind, seq, effective_from, effective_until, account, '', user_name, amount FROM refunded
+SELECT 'refunded', kind, seq, starts_at, ends_at, account, '', user_name, gpu_ms FROM refunded
 UNION ALL
 SELECT 'granted', kind, seq, effective_from, effective_until, account, coalesce(receiver, ''), '', amount FROM granted`
 
@@ -232,9 +234,10 @@ func (t *timelines) grant() {
 	}
 }
 
-// refund books refunds, in the order of the ledger.
+// refund books refunds, in the order of the ledger. One of a run whose rate changed
+// comes in pieces.
 func (t *timelines) refund() {
-	slices.SortFunc(t.refundedBy, func(x, y loadedRow) int { return cmp.Compare(x.seq, y.seq) })
+	slices.SortFunc(t.refundedBy, func(x, y loadedRow) int { return cmp.Or(cmp.Compare(x.seq, y.seq), x.from.Compare(y.from)) })
 	for i := range t.refundedBy {
 		r := &t.refundedBy[i]
 		period := datedFrom(r, struct{}{}).Period

@@ -89,6 +89,56 @@ func TestRefundsCancelCharges(t *testing.T) {
 	}
 }
 
+// What a run counted for may have changed while it ran. The refund of all of it, or
+// of the end that was lost, is what was charged in just that time: in no window it
+// takes back what was charged in another.
+func TestARefundLiesWhereTheChargeLies(t *testing.T) {
+	pool := pgtest.Pool(t)
+	s := fill(t, budgets.NewStore(pool))
+	used := usage.NewStore(pool)
+	for hours, weight := range map[int]fairshare.Weight{0: 1500, 8: 4000, 13: 0, 16: 333} {
+		ok(t)(s.SetWeight(ctx, cluster, "a100", weight, by(day(1).Add(time.Duration(hours)*time.Hour))))
+	}
+	since := func(hours int) time.Time { return day(1).Add(time.Duration(hours) * time.Hour) }
+	charged := func(w fairshare.Period) fairshare.GPUMillis {
+		b, err := s.Load(ctx, cluster, w)
+		require.NoError(t, err)
+		charges, _, err := used.Charges(ctx, cluster, w, b.Moves()...)
+		require.NoError(t, err)
+		in := usage.Input(b, w, charges, nil, w.Until.Time())
+		return b.Usage(w, in.Charges).User("physics", "alice")
+	}
+	for i, suspended := range []time.Duration{0, 1234567 * time.Millisecond} {
+		r := ran(t, pool, uint32(20+i), func(r *usage.Run) { r.Suspended, r.GPUs, r.GPUType = suspended, 7, "a100" })
+		runs, err := used.JobRuns(ctx, cluster, r.JobID)
+		require.NoError(t, err)
+		require.Len(t, runs[0].Rates, 4)
+		lost, n := lostAll(runs[0])
+		ok(t)(s.Refund(ctx, cluster, lost, n))
+	}
+	for hour := range 23 {
+		w := fairshare.Period{From: fairshare.At(since(hour)), Until: fairshare.At(since(hour + 1).Add(777 * time.Millisecond))}
+		require.Zero(t, charged(w), "hour %d", hour)
+	}
+
+	// The last eleven hours of another one.
+	ran(t, pool, 30, func(r *usage.Run) { r.GPUType = "a100" })
+	runs, err := used.JobRuns(ctx, cluster, 30)
+	require.NoError(t, err)
+	r := runs[0]
+	lost, n := lostAll(r)
+	lost.Amount -= r.Charged(since(13))
+	n.From = since(13)
+	ok(t)(s.Refund(ctx, cluster, lost, n))
+	for hour := range 23 {
+		want := r.Charged(since(hour+1)) - r.Charged(since(hour))
+		if hour >= 13 {
+			want = 0
+		}
+		require.Equal(t, want, charged(fairshare.Period{From: fairshare.At(since(hour)), Until: fairshare.At(since(hour + 1))}), "hour %d", hour)
+	}
+}
+
 // PostgreSQL refuses what the record of the runs doesn't bear out.
 func TestRefundIsRefused(t *testing.T) {
 	pool := pgtest.Pool(t)

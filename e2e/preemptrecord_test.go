@@ -3,7 +3,9 @@
 package e2e
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -38,4 +40,17 @@ func TestAPreemptionIsRecordedAndExplained(t *testing.T) {
 	told := s.exec("root", "gpubudget", "explain", number0(request))
 	require.Contains(t, told, "and is protected until ")
 	require.Contains(t, told, "job "+number0(filler)+" of "+ann+" in "+s.a+" made way for it (R1: ")
+
+	// Of one that waits, its own minimum runtime and since when it waits.
+	s.exec("root", "gpubudget", "-Q", "policy", "set", "patient_gpus", "8")
+	waits := s.submit(bob, s.b, 600, "--gpus=8", "--min-runtime=17m")
+	s.wait("explain to know what it asks for", func() bool {
+		told = s.exec("root", "gpubudget", "explain", number0(waits))
+		return strings.Contains(told, "once it runs it is protected for 00:17:00 (R2): as it asks")
+	})
+	_, after, found := strings.Cut(told, "if it still waits at ")
+	require.True(t, found, told)
+	at, err := time.ParseInLocation("2006-01-02T15:04:05", after[:19], time.Local)
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now().Add(time.Hour), at, testTimeout)
 }

@@ -19,8 +19,8 @@ type Yielding struct {
 	fairshare.Decision
 }
 
-// Offer is what running jobs yield to a request, as far as the records tell: of
-// jobs of its own account they don't, since there the declared priority decides.
+// Offer is what running jobs yield to a request, as far as the records and the
+// queue tell.
 type Offer struct {
 	Request fairshare.Request
 	// Yields are the jobs that would make way now, in the order of the record.
@@ -34,19 +34,29 @@ type Offer struct {
 	// Protected and Ahead are how many others are protected still, and how many
 	// are of accounts that the request's is not far enough behind.
 	Protected, Ahead int
-	Same             int // of its own account
+	Spared           int // by R7
+	// Same are those of its own account whose minimum runtime has passed and that
+	// are not spared, those that yield among them; OtherQOS are how many of these are
+	// in another QOS, so that nobody knows here.
+	Same, OtherQOS int
 }
 
-// OfferTo is the offer to a request. preempted tells how often a job was in the
-// last 24 hours.
-func OfferTo(rec *report.Record, q fairshare.Request, preempted func(job uint32) int) Offer {
+// Queued is what Slurm's queue, and the record of preemptions, tell of jobs.
+type Queued interface {
+	// Preempted is how often a job was preempted in the last 24 hours.
+	Preempted(job uint32) int
+	// Nice is a running job's, if its QOS is the request's: whichever QOS is the
+	// higher decides else.
+	Nice(job uint32) (nice int64, sameQOS bool)
+}
+
+// OfferTo is the offer to a request.
+func OfferTo(rec *report.Record, q fairshare.Request, queued Queued) Offer {
 	o := Offer{Request: q}
 	if !q.Allocated {
 		return o
 	}
-	ranking := fairshare.Rank(rec.Input())
-	contract := rec.Policy.Contract
-	now := rec.Window.Until
+	ranking, contract := fairshare.Rank(rec.Input()), rec.Policy.Contract
 	for i := range rec.Open {
 		r := &rec.Open[i]
 		if r.GPUs == 0 {
@@ -54,25 +64,43 @@ func OfferTo(rec *report.Record, q fairshare.Request, preempted func(job uint32)
 		}
 		y := Yielding{Run: r}
 		occupant := occupantOf(rec, r, &y)
-		occupant.Preempted = preempted(r.JobID)
-		switch y.Decision = contract.Decide(ranking, now, &q, &occupant); {
-		case y.Yields && y.Rule != fairshare.R4:
-			o.Yields = append(o.Yields, y)
-			o.GPUs += r.GPUs
-		case y.Rule == fairshare.R4:
-			o.Same++
-		case y.Rule == fairshare.R2:
-			o.Protected++
-			later := contract.Decide(ranking, occupant.ProtectedUntil, &q, &occupant)
-			if y.Decision = later; later.Yields && later.Rule != fairshare.R4 && (o.Next == nil || y.ProtectedUntil.Before(o.Next.ProtectedUntil)) {
-				o.Next = &y
-			}
-		default:
-			o.Ahead++
+		occupant.Preempted = queued.Preempted(r.JobID)
+		var sameQOS bool
+		if occupant.Nice, sameQOS = queued.Nice(r.JobID); !sameQOS {
+			occupant.Nice = q.Nice // so that nice decides nothing
 		}
+		y.Decision = contract.Decide(ranking, rec.Window.Until, &q, &occupant)
+		later := contract.Decide(ranking, occupant.ProtectedUntil, &q, &occupant)
+		o.add(&y, later, sameQOS)
 	}
 	slices.SortStableFunc(o.Yields, func(x, y Yielding) int { return cmp.Compare(x.Rule, y.Rule) })
 	return o
+}
+
+// add adds a running job; later is what the rules say once its protection has
+// ended.
+func (o *Offer) add(y *Yielding, later fairshare.Decision, sameQOS bool) {
+	if y.Yields {
+		o.Yields = append(o.Yields, *y)
+		o.GPUs += y.Run.GPUs
+	}
+	switch {
+	case y.Rule == fairshare.R4:
+		o.Same++
+		if !y.Yields && !sameQOS {
+			o.OtherQOS++
+		}
+	case y.Yields:
+	case y.Rule == fairshare.R2:
+		o.Protected++
+		if y.Decision = later; later.Yields && (o.Next == nil || y.ProtectedUntil.Before(o.Next.ProtectedUntil)) {
+			o.Next = y
+		}
+	case y.Rule == fairshare.R7:
+		o.Spared++
+	default:
+		o.Ahead++
+	}
 }
 
 // occupantOf is a run as the contract sees it.

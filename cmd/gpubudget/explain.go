@@ -233,7 +233,7 @@ func (p *program) findJob(c *cli.Context, db *database, rec *report.Record, q *q
 	if !ok {
 		return nil, fmt.Errorf("account %q of job %s does not stand below root", owner.Account, job.ID)
 	}
-	f.contract, err = db.contractOf(c.Context, rec, f)
+	f.contract, err = p.contractOf(c.Context, db, rec, q, f)
 	return f, err
 }
 

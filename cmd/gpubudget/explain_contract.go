@@ -10,8 +10,10 @@ import (
 	"strconv"
 	"time"
 
+	"gpubudget/cmd/gpubudget/queue"
 	"gpubudget/explain"
 	"gpubudget/fairshare"
+	"gpubudget/internal/slurmtime"
 	"gpubudget/report"
 	"gpubudget/usage"
 )
@@ -19,15 +21,24 @@ import (
 // contractView is what the contract says of a job, and what came of it.
 type contractView struct {
 	job         uint32
-	run         *usage.Run     // of a job that runs
-	offer       *explain.Offer // to a job that waits
+	run         *usage.Run // of a job that runs
+	request     *request   // of a job that waits
 	preemptions []usage.Preemption
+}
+
+// request is a job that waits as the contract sees it, and what it is offered.
+type request struct {
+	offer explain.Offer
+	asked time.Duration // fairshare.NotAsked
+	since time.Time     // since when it could start; zero if that is not known
+	terms fairshare.Terms
+	rules fairshare.Contract
 }
 
 // evictionDay is the time in which preemptions of a job count for R7.
 const evictionDay = 24 * time.Hour
 
-func (db *database) contractOf(ctx context.Context, rec *report.Record, f *finding) (*contractView, error) {
+func (p *program) contractOf(ctx context.Context, db *database, rec *report.Record, q *queue.Queue, f *finding) (*contractView, error) {
 	v := &contractView{job: f.job.JobID}
 	var err error
 	if v.preemptions, err = db.usage.PreemptionsOf(ctx, rec.Cluster, f.job.JobID); err != nil {
@@ -43,40 +54,78 @@ func (db *database) contractOf(ctx context.Context, rec *report.Record, f *findi
 	if err != nil {
 		return nil, err
 	}
-	times := map[uint32]int{}
-	for _, p := range recent {
-		if p.Rule != usage.Drain {
-			times[p.Job.JobID]++
-		}
+	asked, said, err := db.usage.Asked(ctx, rec.Cluster, f.job.JobID)
+	if err != nil {
+		return nil, err
 	}
-	offer := explain.OfferTo(rec, requestOf(rec, f), func(job uint32) int { return times[job] })
-	v.offer = &offer
+	if !said {
+		asked = fairshare.NotAsked
+	}
+	v.request = p.requestOf(rec, f, asked)
+	v.request.offer = explain.OfferTo(rec, v.request.offer.Request, newQueuedJobs(q, f.job, recent))
 	return v, nil
 }
 
-// requestOf is a job that waits as the contract sees it. Its minimum runtime is
-// what its account's jobs have by default, for want of a command that shows it.
-func requestOf(rec *report.Record, f *finding) fairshare.Request {
-	last := f.Path[len(f.Path)-1]
-	funded := last.Funded
+// requestOf is a job that waits as the contract sees it.
+func (p *program) requestOf(rec *report.Record, f *finding, asked time.Duration) *request {
+	funded := f.Path[len(f.Path)-1].Funded
 	for _, l := range f.Path {
 		if l.Account == f.Subject.Account && l.User == "" {
 			funded = funded || l.Funded
 		}
 	}
-	terms := fairshare.Terms{Default: rec.Policy.MinRuntime, Cap: rec.Policy.MinRuntimeCap, Accounts: rec.MinRuntimes}
-	terms = terms.Of(f.Subject.Account, func(account string) string {
-		for i := 1; i < len(f.Path); i++ {
-			if f.Path[i].Account == account && f.Path[i-1].Account != account {
-				return f.Path[i-1].Account
+	r := &request{asked: asked, rules: rec.Policy.Contract}
+	r.terms = fairshare.Terms{Default: rec.Policy.MinRuntime, Cap: rec.Policy.MinRuntimeCap, Accounts: rec.MinRuntimes}.Of(f.Subject.Account, parents(f.Path))
+	r.offer.Request = fairshare.Request{
+		Account: f.Subject.Account, GPUs: f.job.GPUs, Allocated: funded && !f.Unallocated && !r.terms.Unallocated(asked),
+		MinRuntime: r.terms.MinRuntime(asked, f.job.TimeLimit), Nice: f.job.Nice,
+	}
+	if since, err := time.ParseInLocation(slurmtime.Layout, f.job.Eligible, p.zone); err == nil {
+		r.since, r.offer.Request.Waited = since, max(0, rec.At.Sub(since))
+	}
+	return r
+}
+
+// parents finds the account above another on a path from root down.
+func parents(path []explain.Level) func(account string) string {
+	return func(account string) string {
+		for i := 1; i < len(path); i++ {
+			if path[i].Account == account && path[i-1].Account != account {
+				return path[i-1].Account
 			}
 		}
 		return ""
-	})
-	return fairshare.Request{
-		Account: f.Subject.Account, GPUs: f.job.GPUs, Allocated: funded && !f.Unallocated,
-		MinRuntime: terms.MinRuntime(fairshare.NotAsked, 0), Nice: f.job.Nice,
 	}
+}
+
+// queuedJobs answers explain.Queued.
+type queuedJobs struct {
+	times map[uint32]int
+	qos   string
+	jobs  map[uint32]*queue.Job
+}
+
+func newQueuedJobs(q *queue.Queue, request *queue.Job, recent []usage.Preemption) *queuedJobs {
+	out := &queuedJobs{times: map[uint32]int{}, qos: request.QOS, jobs: map[uint32]*queue.Job{}}
+	for i := range recent {
+		if recent[i].Rule != usage.Drain {
+			out.times[recent[i].Job.JobID]++
+		}
+	}
+	for i := range q.Jobs {
+		out.jobs[q.Jobs[i].JobID] = &q.Jobs[i]
+	}
+	return out
+}
+
+func (q *queuedJobs) Preempted(job uint32) int { return q.times[job] }
+
+func (q *queuedJobs) Nice(job uint32) (nice int64, sameQOS bool) {
+	j := q.jobs[job]
+	if j == nil || j.QOS != q.qos {
+		return 0, false
+	}
+	return j.Nice, true
 }
 
 // lines are the view for people, one for each thing it says.
@@ -88,8 +137,8 @@ func (v *contractView) lines(p *program, rec *report.Record) []string {
 	if v.run != nil {
 		lines = append(lines, p.runLine(v.run, rec))
 	}
-	if v.offer != nil {
-		lines = append(lines, p.offerLines(v.offer)...)
+	if v.request != nil {
+		lines = append(lines, p.requestLines(v.request)...)
 	}
 	for i := range v.preemptions {
 		lines = append(lines, p.preemptionLine(&v.preemptions[i], v.job))
@@ -113,27 +162,100 @@ func (p *program) runLine(r *usage.Run, rec *report.Record) string {
 		began, p.formatTime(until), r.Account)
 }
 
-func (p *program) offerLines(o *explain.Offer) []string {
-	if !o.Request.Allocated {
+// requestLines say what a job that waits may count on, and from whom.
+func (p *program) requestLines(r *request) []string {
+	q := &r.offer.Request
+	if !q.Allocated {
 		return []string{"it preempts nobody: it is unallocated (R5)"}
 	}
-	free, ahead := 0, 0
+	lines := []string{fmt.Sprintf("once it runs it is protected for %s (R2): %s", spanOf(q.MinRuntime.Milliseconds()), r.because())}
+	lines = append(lines, p.offerLines(&r.offer)...)
+	lines = append(lines, r.marginLine())
+	if line := r.withinLine(); line != "" {
+		lines = append(lines, line)
+	}
+	if line := p.patienceLine(r); line != "" {
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// because is why the minimum runtime is what it is.
+func (r *request) because() string {
+	got := r.offer.Request.MinRuntime
+	switch {
+	case r.asked < 0 && got < r.terms.Default:
+		return "its time limit; it asks for none, and would have " + spanOf(r.terms.Default.Milliseconds()) + " by the policy"
+	case r.asked < 0:
+		return "it asks for none, so that is the policy's for its account"
+	case got == r.asked:
+		return "as it asks"
+	case got == r.terms.Cap:
+		return "it asks for " + spanOf(r.asked.Milliseconds()) + ", and that is the longest there is"
+	}
+	return "it asks for " + spanOf(r.asked.Milliseconds()) + ", and that is its time limit"
+}
+
+// marginLine is R3 for the request.
+func (r *request) marginLine() string {
+	q := &r.offer.Request
+	return fmt.Sprintf("of other accounts, it preempts jobs only where %s is further behind by more than %s, the %.2f GPU-hours for which it will be protected counted in (R3)",
+		q.Account, strconv.FormatFloat(100*r.rules.Margin, 'f', -1, 64)+"%", q.Promised().Hours())
+}
+
+// withinLine is R4 for the request.
+func (r *request) withinLine() string {
+	o := &r.offer
+	switch {
+	case o.Same == 0:
+		return ""
+	case !r.rules.WithinAccount:
+		return fmt.Sprintf("jobs of %s itself keep their GPUs: so says the policy preempt_within_account (R4)", o.Request.Account)
+	}
+	text := fmt.Sprintf("of %s itself, it preempts only jobs of a lower declared priority, by QOS and then by nice (R4)", o.Request.Account)
+	if o.OtherQOS > 0 {
+		text += fmt.Sprintf("; %s of another QOS would yield if that is the lower", count(int64(o.OtherQOS), "job"))
+	}
+	return text
+}
+
+// patienceLine is what becomes of a large request that waits.
+func (p *program) patienceLine(r *request) string {
+	q := &r.offer.Request
+	if r.rules.PatientGPUs <= 0 || q.GPUs < r.rules.PatientGPUs || r.since.IsZero() {
+		return ""
+	}
+	size := fmt.Sprintf("a request for %d GPUs or more", r.rules.PatientGPUs)
+	if q.Waited >= r.rules.Patience {
+		return fmt.Sprintf("it waits since %s, which is long for %s: jobs smaller than it yield to it without that margin, and those of its own account do as well (R3, R4: patience)",
+			p.formatTime(r.since), size)
+	}
+	return fmt.Sprintf("if it still waits at %s, which is long for %s, jobs smaller than it yield to it without that margin, and those of its own account do as well (R3, R4: patience)",
+		p.formatTime(r.since.Add(r.rules.Patience)), size)
+}
+
+func (p *program) offerLines(o *explain.Offer) []string {
+	var by [fairshare.R7 + 1]int
 	for _, y := range o.Yields {
-		if y.Rule == fairshare.R1 {
-			free++
-		} else {
-			ahead++
-		}
+		by[y.Rule]++
 	}
 	lines := make([]string, 0, 2)
-	switch others := o.Protected + o.Ahead; {
+	switch others := o.Protected + o.Ahead + o.Spared; {
 	case len(o.Yields) == 0 && others == 0: // nobody else runs
 	case len(o.Yields) == 0:
-		lines = append(lines, fmt.Sprintf("none of the running jobs of other accounts (%d) would yield to it now: protected (R2) %d, of accounts that %s is not far enough behind (R3) %d",
-			others, o.Protected, o.Request.Account, o.Ahead))
+		text := fmt.Sprintf("none of the running jobs of other accounts (%d) would yield to it now: protected (R2) %d, of accounts that %s is not far enough behind (R3) %d",
+			others, o.Protected, o.Request.Account, o.Ahead)
+		if o.Spared > 0 {
+			text += fmt.Sprintf(", preempted too often or too large for it (R7) %d", o.Spared)
+		}
+		lines = append(lines, text)
 	default:
-		lines = append(lines, fmt.Sprintf("%s on %s would yield to it now: %d unallocated (R1), %d of accounts that are ahead of %s (R3)",
-			count(int64(len(o.Yields)), "running job"), count(o.GPUs, "GPU"), free, ahead, o.Request.Account))
+		text := fmt.Sprintf("%s on %s would yield to it now: %d unallocated (R1), %d of accounts that are ahead of %s (R3)",
+			count(int64(len(o.Yields)), "running job"), count(o.GPUs, "GPU"), by[fairshare.R1], by[fairshare.R3], o.Request.Account)
+		if by[fairshare.R4] > 0 {
+			text += fmt.Sprintf(", %d of %s itself (R4)", by[fairshare.R4], o.Request.Account)
+		}
+		lines = append(lines, text)
 	}
 	if o.Next != nil {
 		lines = append(lines, fmt.Sprintf("the next protection to end of a job that will yield to it is that of job %d of %s in %s, at %s",
@@ -204,6 +326,10 @@ type (
 		YieldingGPUs   *int64           `json:"yielding_gpus,omitempty"`
 		NextEnd        *time.Time       `json:"next_protection_ends,omitempty"`
 		NextJob        uint32           `json:"next_job,omitempty"`
+		MinRuntime     *float64         `json:"min_runtime_seconds,omitempty"` // of the request
+		Asked          *float64         `json:"asked_seconds,omitempty"`       // absent: it asks for none
+		Margin         *float64         `json:"margin,omitempty"`
+		PatientFrom    *time.Time       `json:"patient_from,omitempty"` // of large requests
 		Preemptions    []preemptionJSON `json:"preemptions,omitempty"`
 		Text           []string         `json:"text"`
 	}
@@ -239,7 +365,9 @@ func (v *contractView) json(p *program, rec *report.Record) *contractJSON {
 			out.ProtectedUntil, out.Protected = &until, new(rec.UsedUntil.Before(until))
 		}
 	}
-	if o := v.offer; o != nil {
+	if r := v.request; r != nil {
+		o := &r.offer
+		r.describe(out)
 		out.Allocated, out.YieldingGPUs = &o.Request.Allocated, &o.GPUs
 		for _, y := range o.Yields {
 			out.YieldingJobs = append(out.YieldingJobs, y.Run.JobID)
@@ -257,6 +385,21 @@ func (v *contractView) json(p *program, rec *report.Record) *contractJSON {
 		out.Preemptions = append(out.Preemptions, row)
 	}
 	return out
+}
+
+// describe fills in what the rules say of a request.
+func (r *request) describe(out *contractJSON) {
+	q := &r.offer.Request
+	if r.asked >= 0 {
+		out.Asked = new(r.asked.Seconds())
+	}
+	if !q.Allocated {
+		return
+	}
+	out.MinRuntime, out.Margin = new(q.MinRuntime.Seconds()), &r.rules.Margin
+	if r.rules.PatientGPUs > 0 && q.GPUs >= r.rules.PatientGPUs && !r.since.IsZero() {
+		out.PatientFrom = new(r.since.Add(r.rules.Patience))
+	}
 }
 
 func partyOf(p *usage.Party) partyJSON {

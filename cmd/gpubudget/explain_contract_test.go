@@ -16,12 +16,17 @@ import (
 	"gpubudget/cmd/gpubudget/queue"
 	"gpubudget/fairshare"
 	"gpubudget/internal/pgtest"
+	"gpubudget/internal/slurmtime"
 	"gpubudget/usage"
 )
 
-// contractSession is a cluster of 16 GPUs in use by: job 1 of over that is
-// protected for an hour more, 2 of over that no longer is, 3 unallocated, 4 of due
-// itself; job 9 of due waits. Job 1 was preempted yesterday, for job 8.
+// contractSession is a cluster of 64 GPUs in use by: job 1 of over that is
+// protected for an hour more, 2 of over that no longer is, 3 unallocated, 4 to 6 of
+// due itself, of which 5 has a lower priority than most and 6 is in another QOS; of
+// due wait 9, which asks for half an hour, 11 which asks for nothing, 12 which asks
+// for too much, 13 for more than its time limit and is large, 14 for nothing at all.
+// Job 1 was preempted yesterday, for job 8, and 7, which is protected, four times
+// today.
 func contractSession(t *testing.T) *session {
 	t.Helper()
 	s := newSession(t, pgtest.DB(t))
@@ -39,7 +44,7 @@ func contractSession(t *testing.T) *session {
 		}
 	}
 	s.used(func(ctx context.Context, u *usage.Store) error {
-		if err := u.WriteCapacity(ctx, "titan", now.Add(-48*time.Hour), fairshare.Holding{GPUs: 16}); err != nil {
+		if err := u.WriteCapacity(ctx, "titan", now.Add(-48*time.Hour), fairshare.Holding{GPUs: 64}); err != nil {
 			return err
 		}
 		if err := u.Heartbeat(ctx, usage.Recorder{Cluster: "titan", Incarnation: "1", SeenAt: now}); err != nil {
@@ -48,33 +53,63 @@ func contractSession(t *testing.T) *session {
 		return u.WriteRuns(ctx, []usage.Run{
 			run(1, "over", "bob", 4, 4*time.Hour, 3*time.Hour), run(2, "over", "bob", 2, time.Hour, 3*time.Hour),
 			run(3, "none", "cem", 4, 0, time.Hour), run(4, "due", "ann", 1, time.Hour, 2*time.Hour),
+			run(5, "due", "ann", 1, time.Hour, 2*time.Hour), run(6, "due", "ann", 1, time.Hour, 2*time.Hour),
+			run(7, "over", "bob", 1, time.Hour, 2*time.Hour),
 		})
 	})
 	s.used(func(ctx context.Context, u *usage.Store) error {
 		start := now.Add(-30 * time.Hour)
+		if err := u.WriteAsked(ctx, "titan", []usage.Asked{{JobID: 9, MinRuntime: 30 * time.Minute}, {JobID: 12, MinRuntime: 9 * time.Hour}, {JobID: 13, MinRuntime: 2 * time.Hour}, {JobID: 14, MinRuntime: 0}}); err != nil {
+			return err
+		}
+		for i := range 4 {
+			at := now.Add(-time.Duration(3+i) * time.Hour)
+			p := usage.Preemption{Cluster: "titan", At: at, Rule: "R1", StartedAt: at.Add(-time.Minute),
+				Job: usage.Party{JobID: 7, Account: "over", User: "bob", GPUs: 1}, For: &usage.Party{JobID: 20, Account: "due", User: "ann", GPUs: 1, Allocated: true}}
+			if err := u.WritePreemptions(ctx, []usage.Preemption{p}); err != nil {
+				return err
+			}
+		}
 		return u.WritePreemptions(ctx, []usage.Preemption{
 			{
 				Cluster: "titan", At: now.Add(-28 * time.Hour), Rule: "R3", StartedAt: start, ProtectedUntil: new(start.Add(time.Hour)),
 				Job: usage.Party{JobID: 1, Account: "over", User: "bob", GPUs: 4, Allocated: true, Ratio: new(0.5), Rank: 2},
 				For: &usage.Party{JobID: 8, Account: "due", User: "ann", GPUs: 4, Allocated: true, Ratio: new(math.Inf(1)), Rank: 1},
 			},
+			{Cluster: "titan", At: now, Rule: "R1", StartedAt: now.Add(-time.Hour), Job: usage.Party{JobID: 21, Account: "over", User: "bob", GPUs: 1},
+				For: &usage.Party{JobID: 20, Account: "due", User: "ann", GPUs: 1, Allocated: true}},
 			{Cluster: "titan", At: now.Add(-20 * time.Hour), Rule: usage.Drain, Node: "n7", StartedAt: now.Add(-21 * time.Hour),
 				Job: usage.Party{JobID: 1, Account: "over", User: "bob", GPUs: 4}},
 		})
 	})
 	s.slurm = queue.Command(func(_ context.Context, name string, _ ...string) ([]byte, error) {
 		if name == "sprio" {
-			return []byte("9|gpu|1000|0|0|0|1000|0|0|0|0|(null)\n10|gpu|1|0|0|0|1|0|0|0|0|(null)\n"), nil
+			var out strings.Builder
+			for _, id := range []int{9, 11, 12, 13, 14} {
+				fmt.Fprintf(&out, "%d|gpu|1000|0|0|0|1000|0|0|0|0|(null)\n", id)
+			}
+			return []byte(out.String() + "10|gpu|1|0|0|0|1|0|0|0|0|(null)\n"), nil
 		}
 		var out strings.Builder
-		job := func(id int, state, account, user string, gpus int) {
-			fmt.Fprintf(&out, "%d|%d|N/A|titan|%s|%s|%s|gpu|normal|0|1|1|cpu=1,gres/gpu=%d|N/A|N/A|N/A|N/A|Priority\n", id, id, state, account, user, gpus)
+		job := func(id int, state, account, user string, gpus int, qos string, nice int, limit string, waited time.Duration) {
+			fmt.Fprintf(&out, "%d|%d|N/A|titan|%s|%s|%s|gpu|%s|%d|1|1|cpu=1,gres/gpu=%d|N/A|N/A|N/A|N/A|%s|%s|Priority\n", id, id, state, account, user,
+				qos, nice, gpus, limit, now.Add(-waited).In(s.zone).Format(slurmtime.Layout))
 		}
-		job(1, "RUNNING", "over", "bob", 4)
-		job(2, "RUNNING", "over", "bob", 2)
-		job(3, "RUNNING", "none", "cem", 4)
-		job(9, "PENDING", "due", "ann", 4)
-		job(10, "PENDING", "none", "cem", 4)
+		fmt.Fprintln(&out, "21|21|N/A|titan|PENDING|over|bob|gpu|normal|0|1|1|cpu=1,gres/gpu=1|N/A|N/A|N/A|N/A|UNLIMITED|2026-11-30T18:00:00|BeginTime")
+		fmt.Fprintln(&out, "22|22|N/A|titan|PENDING|over|bob|gpu|normal|0|1|1|cpu=1,gres/gpu=1|N/A|N/A|N/A|N/A|UNLIMITED|2026-11-30T18:00:00|BeginTime")
+		job(1, "RUNNING", "over", "bob", 4, "normal", 0, "UNLIMITED", 0)
+		job(2, "RUNNING", "over", "bob", 2, "normal", 0, "UNLIMITED", 0)
+		job(3, "RUNNING", "none", "cem", 4, "normal", 0, "UNLIMITED", 0)
+		job(4, "RUNNING", "due", "ann", 1, "normal", 0, "UNLIMITED", 0)
+		job(5, "RUNNING", "due", "ann", 1, "normal", 100, "UNLIMITED", 0)
+		job(6, "RUNNING", "due", "ann", 1, "high", 100, "UNLIMITED", 0)
+		job(7, "RUNNING", "over", "bob", 1, "normal", 0, "UNLIMITED", 0)
+		job(9, "PENDING", "due", "ann", 4, "normal", 0, "1-00:00:00", time.Minute)
+		job(10, "PENDING", "none", "cem", 4, "normal", 0, "UNLIMITED", 0)
+		job(11, "PENDING", "due", "ann", 4, "normal", 200, "30:00", 0)
+		job(12, "PENDING", "due", "ann", 32, "normal", 200, "UNLIMITED", 30*time.Minute)
+		job(13, "PENDING", "due", "ann", 33, "normal", 200, "01:30:00", 2*time.Hour)
+		job(14, "PENDING", "due", "ann", 1, "normal", 0, "UNLIMITED", 0)
 		return []byte(out.String()), nil
 	})
 	return s
@@ -88,9 +123,17 @@ func TestExplainSaysWhatTheContractDoes(t *testing.T) {
 			"it was requeued from node n7, which was drained: that run was unallocated and never protected"},
 		"2": {"and was protected until ", "now it yields to jobs of accounts that are further behind than over"},
 		"3": {"unallocated: it is charged to nobody, and yields to any allocated job at once (R1)"},
-		"9": {"2 running jobs on 6 GPUs would yield to it now: 1 unallocated (R1), 1 of accounts that are ahead of due (R3)",
-			"the next protection to end of a job that will yield to it is that of job 1 of bob in over, at "},
+		"9": {"once it runs it is protected for 00:30:00 (R2): as it asks\n",
+			"3 running jobs on 7 GPUs would yield to it now: 1 unallocated (R1), 1 of accounts that are ahead of due (R3), 1 of due itself (R4)\n",
+			"the next protection to end of a job that will yield to it is that of job 1 of bob in over, at ",
+			"only where due is further behind by more than 10%, the 2.00 GPU-hours for which it will be protected counted in (R3)\n",
+			"of due itself, it preempts only jobs of a lower declared priority, by QOS and then by nice (R4); 1 job of another QOS would yield if that is the lower\n"},
 		"10": {"it preempts nobody: it is unallocated (R5)"},
+		"11": {"protected for 00:30:00 (R2): its time limit; it asks for none, and would have 01:00:00 by the policy\n",
+			"2 running jobs on 6 GPUs would yield to it now: 1 unallocated (R1), 1 of accounts that are ahead of due (R3)\n"},
+		"12": {"protected for 08:00:00 (R2): it asks for 09:00:00, and that is the longest there is\n", "256.00 GPU-hours", "if it still waits at ", ", which is long for a request for 32 GPUs or more, "},
+		"13": {"protected for 01:30:00 (R2): it asks for 02:00:00, and that is its time limit\n", "it waits since ", "3 of due itself (R4)"},
+		"14": {"it preempts nobody: it is unallocated (R5)"},
 	} {
 		out := s.must("explain", job)
 		_, said, found := strings.Cut(out, "The contract:\n")
@@ -114,6 +157,10 @@ func TestExplainSaysWhatTheContractDoes(t *testing.T) {
 			Until       *time.Time `json:"protected_until"`
 			Yielding    []uint32   `json:"yielding_jobs"`
 			Next        uint32     `json:"next_job"`
+			MinRuntime  *float64   `json:"min_runtime_seconds"`
+			Asked       *float64   `json:"asked_seconds"`
+			Margin      *float64   `json:"margin"`
+			Patient     *time.Time `json:"patient_from"`
 			Preemptions []struct {
 				Rule string `json:"rule"`
 				For  *struct {
@@ -132,6 +179,16 @@ func TestExplainSaysWhatTheContractDoes(t *testing.T) {
 	require.True(t, c.Preemptions[0].For.Infinite)
 	require.Nil(t, c.Preemptions[0].For.Ratio)
 	require.NoError(t, json.Unmarshal([]byte(s.must("explain", "9", "--json")), &out))
-	require.Equal(t, []uint32{3, 2}, out.Contract.Yielding)
+	require.Equal(t, []uint32{3, 2, 5}, out.Contract.Yielding)
 	require.Equal(t, uint32(1), out.Contract.Next)
+	require.Equal(t, []float64{1800, 1800, 0.1}, []float64{*out.Contract.MinRuntime, *out.Contract.Asked, *out.Contract.Margin})
+	require.Nil(t, out.Contract.Patient)
+	require.NoError(t, json.Unmarshal([]byte(s.must("explain", "12", "--json")), &out))
+	require.WithinDuration(t, time.Now().Add(30*time.Minute), *out.Contract.Patient, time.Minute)
+
+	require.Contains(t, s.must("explain", "21"), "it was requeued, and Slurm holds it back until the credential of its last run has expired")
+	require.Contains(t, s.must("explain", "22"), "it was submitted for later, or was requeued lately (BeginTime).")
+
+	s.must("-Q", "policy", "set", "preempt_within_account", "no")
+	require.Contains(t, s.must("explain", "9"), "jobs of due itself keep their GPUs: so says the policy preempt_within_account (R4)\n")
 }

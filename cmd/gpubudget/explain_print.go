@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,6 +15,7 @@ import (
 	"gpubudget/cmd/gpubudget/output"
 	"gpubudget/explain"
 	"gpubudget/internal/amount"
+	"gpubudget/usage"
 )
 
 // printFinding prints an explanation: as JSON if asked, or as records of all
@@ -320,9 +322,22 @@ func heldText(f *finding) string {
 	case "Dependency", "DependencyNeverSatisfied":
 		return fmt.Sprintf("it waits for other jobs (%s); squeue -j %s -O dependency names them.", f.job.Reason, f.job.ID)
 	case "BeginTime":
-		return "it was submitted for later (BeginTime)."
+		return beginText(f)
 	}
 	return fmt.Sprintf("Slurm's reason is %s.", f.job.Reason)
+}
+
+// beginText says why a job begins later: on request, or since Slurm queued it again.
+func beginText(f *finding) string {
+	gaveWay := slices.ContainsFunc(f.contract.preemptions, func(e usage.Preemption) bool { return e.For == nil || e.For.JobID != f.job.JobID })
+	if !gaveWay {
+		return "it was submitted for later, or was requeued lately (BeginTime)."
+	}
+	text := "it was requeued, and Slurm holds it back until the credential of its last run has expired (BeginTime; cred_expire of AuthInfo in slurm.conf)"
+	if f.job.Eligible != "" {
+		text += ": until " + f.job.Eligible
+	}
+	return text + "."
 }
 
 // limitLines tells of a reason that has nothing to do with who is ahead.

@@ -21,6 +21,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -452,15 +453,15 @@ func (e *Engine) current() *Snapshot {
 	return e.snapshot
 }
 
-// queue is the queue as the last pass saw it; ok is false in the midst of one
-// and before the first.
-func (e *Engine) queue() (queue []usage.Queue, at fairshare.Instant, ok bool) {
+// queue is the queue as the last pass saw it, and what jobs in it ask for; ok is
+// false in the midst of one and before the first.
+func (e *Engine) queue() (queue []usage.Queue, asking []usage.Asked, at fairshare.Instant, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.tracker.passing || e.tracker.broken || e.tracker.pass == 0 {
-		return nil, 0, false
+		return nil, nil, 0, false
 	}
-	return e.owners.queue(), e.tracker.now, true
+	return e.owners.queue(), slices.Clone(e.tracker.asking), e.tracker.now, true
 }
 
 // listed are the ended runs of jobs that Slurm still shows.

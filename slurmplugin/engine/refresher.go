@@ -192,8 +192,11 @@ func (r *refresher) write(ctx context.Context, to mark) error {
 // writeState gives the database what is of interest only now.
 func (r *refresher) writeState(ctx context.Context) error {
 	e := r.engine
-	if queue, at, ok := e.queue(); ok {
+	if queue, asking, at, ok := e.queue(); ok {
 		if err := r.db.usage.WriteQueue(ctx, e.cluster, at.Time(), queue); err != nil {
+			return err
+		}
+		if err := r.db.usage.WriteAsked(ctx, e.cluster, asking); err != nil {
 			return err
 		}
 	}

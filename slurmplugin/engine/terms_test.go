@@ -311,3 +311,35 @@ func TestUnallocatedJobsAreNoDemand(t *testing.T) {
 	l.lookAll(1)
 	l.requireAsked(t, 2*4, 0)
 }
+
+// What jobs that wait ask for is in the database, for whoever explains one; Slurm
+// shows it to nobody.
+func TestWhatWaitingJobsAskForIsWritten(t *testing.T) {
+	h := hostOn(t)
+	h.start()
+	s := newSlurm(h.now)
+	submit := func(asked int64, gpus uint64) *simJob {
+		j := s.submit("physics", "alice", 0, gpus)
+		j.asked = asked
+		return j
+	}
+	long, none, silent, withoutGPUs, starts := submit(7200, 4), submit(0, 1), submit(-1, 1), submit(60, 0), submit(60, 4)
+	asked := func(j *simJob) time.Duration {
+		t.Helper()
+		d, ok, err := h.usage().Asked(context.Background(), h.cluster, j.id)
+		require.NoError(t, err)
+		if !ok {
+			return fairshare.NotAsked
+		}
+		return d
+	}
+	h.pass(s.list()...)
+	require.NoError(t, h.exchange())
+	want := []time.Duration{2 * time.Hour, 0, fairshare.NotAsked, fairshare.NotAsked, time.Minute}
+	require.Equal(t, want, []time.Duration{asked(long), asked(none), asked(silent), asked(withoutGPUs), asked(starts)})
+	s.start(starts)
+	h.pass(s.list()...)
+	require.NoError(t, h.exchange())
+	require.Equal(t, fairshare.NotAsked, asked(starts), "it runs: job_run has it")
+	h.stop()
+}

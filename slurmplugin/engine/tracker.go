@@ -48,6 +48,7 @@ type tracker struct {
 	changed   []*run          // runs that are dirty
 	undecided []*run          // runs of which nobody knows yet whether they are allocated
 	capped    cappedJobs
+	asking    []usage.Asked // of this pass: jobs that wait and ask for a minimum runtime
 	tail      []tailCharge
 	// held are ended runs that the snapshot holds, though nobody has marked them:
 	// another engine told the database.
@@ -109,7 +110,7 @@ func (t *tracker) begin(now fairshare.Instant, gpus fairshare.Holding) {
 	t.now = now
 	t.pass++
 	t.seen, t.at, t.passing, t.broken = 0, 0, true, false
-	t.next = t.next[:0]
+	t.next, t.asking = t.next[:0], t.asking[:0]
 	t.demand.advance(t.previous, now)
 	t.owners.begin(t.pass)
 	t.measure(now, gpus)
@@ -460,6 +461,9 @@ func (t *tracker) count(rec *job, j *Job, known bool) {
 	pending := j.State == Pending && !j.Has(Requeued)
 	if pending {
 		t.owners.pend(rec.owner, j)
+		if j.MinRuntime >= 0 && j.hasGPUs() {
+			t.asking = append(t.asking, usage.Asked{JobID: j.JobID, MinRuntime: j.asked()})
+		}
 	} else if runOf(j) != 0 && !hasEnded(j, unix(t.now)) {
 		t.owners.run(rec.owner, j.gpus())
 	}

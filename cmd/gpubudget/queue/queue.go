@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"gpubudget/fairshare"
 )
@@ -37,7 +38,9 @@ type Job struct {
 	Partition string // several, with commas, while it waits for any of them
 	QOS       string
 	Nice      int64
-	GPUs      int64 // that it has or asks for
+	GPUs      int64         // that it has or asks for
+	TimeLimit time.Duration // 0 if it has none
+	Eligible  string        // since when it could start, as Slurm prints times; "" if that is not known
 }
 
 // Pending tells whether the job waits.
@@ -55,7 +58,7 @@ type Factors struct {
 // may hold anything, so it is last.
 var jobFields = []string{
 	"JobArrayID", "JobID", "HetJobID", "Cluster", "State", "Account", "UserName", "Partition", "QOS", "Nice", "NumNodes", "NumTasks",
-	"tres-alloc", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "Reason",
+	"tres-alloc", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "TimeLimit", "EligibleTime", "Reason",
 }
 
 // factorFields is what sprio is asked for: job, partition, priority and the
@@ -102,7 +105,8 @@ func (q *Queue) addJob(line string) error {
 	n := numbers{}
 	job := Job{
 		ID: f[0], JobID: uint32(n.parse(f[1], 32)), HetJobID: uint32(n.parse(or(f[2], "0"), 32)), //nolint:gosec // parsed as 32 bits
-		State: f[4], Account: strings.ToLower(f[5]), User: f[6], Partition: f[7], QOS: f[8], Nice: n.parse(or(f[9], "0"), 64), Reason: f[17],
+		State: f[4], Account: strings.ToLower(f[5]), User: f[6], Partition: f[7], QOS: f[8], Nice: n.parse(or(f[9], "0"), 64),
+		TimeLimit: n.clock(f[17]), Eligible: f[18], Reason: f[19],
 	}
 	nodes, tasks := n.parse(or(lowest(f[10]), "1"), 64), n.parse(or(lowest(f[11]), "1"), 64)
 	job.GPUs = gpus(f[12], []request{{f[13], 1}, {f[14], nodes}, {f[15], nodes}, {f[16], tasks}})
@@ -173,6 +177,22 @@ func (n *numbers) note(text string, err error) {
 	if err != nil && n.err == nil {
 		n.err = fmt.Errorf("%q is no number", text)
 	}
+}
+
+// clock parses a time limit, [D-]HH:MM:SS or MM:SS; 0 of a word that stands for none.
+func (n *numbers) clock(text string) time.Duration {
+	if text == "" || text[0] < '0' || text[0] > '9' {
+		return 0
+	}
+	days, rest, found := strings.Cut(text, "-")
+	if !found {
+		days, rest = "0", text
+	}
+	seconds := int64(0)
+	for part := range strings.SplitSeq(rest, ":") {
+		seconds = 60*seconds + n.parse(part, 64)
+	}
+	return time.Duration(24*3600*n.parse(days, 64)+seconds) * time.Second
 }
 
 // request is a way to ask for GPUs, and how many times that is meant.

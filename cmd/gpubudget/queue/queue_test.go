@@ -7,6 +7,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -16,14 +17,14 @@ import (
 // What Slurm 22.05 printed of a small cluster: an array, het and held jobs, all
 // ways to ask for GPUs, a job without an account.
 const (
-	jobsText = `3_1|3|N/A|gpub|PENDING|images|dee|gpu|normal|0|1|1|cpu=1,mem=1000M,node=1,billing=1,gres/gpu=4|gres:gpu:4|N/A|N/A|N/A|Resources
-3_2|3|N/A|gpub|PENDING|images|dee|gpu|normal|0|1|1|cpu=1,mem=1000M,node=1,billing=1,gres/gpu=4|gres:gpu:4|N/A|N/A|N/A|Resources
-12|12|N/A|gpub|PENDING|Robots|fay|gpu,short|normal|-50|2|2|cpu=2,mem=2000M,node=2,billing=2|N/A|gres:gpu:a100:3|N/A|N/A|Priority
-9+0|9|9|gpub|PENDING|video|eva|gpu|normal|0|4|1|cpu=1,mem=1000M,node=1,billing=1,gres/gpu=30,gres/gpu:a100=30|gres:gpu:30|N/A|N/A|N/A|Resources
-9+1|10|9|gpub|PENDING|video|eva|gpu|normal|0|1-3|1|cpu=1,mem=1000M,node=1,billing=1|gres:gpu|N/A|N/A|N/A|Resources
-4|4|N/A|gpub|PENDING||bob|gpu|normal|50|1|3|cpu=3,mem=1000M,node=1,billing=3|N/A|N/A|N/A|gres:gpu:2|a reason | with a bar
-3_0|13|N/A|gpub|RUNNING|images|dee|gpu|normal|0|1|1|cpu=1,node=1,billing=1,gres/gpu=4|gres:gpu:4|N/A|N/A|N/A|None
-1|1|N/A|gpub|COMPLETED|text|ann|gpu|(null)|0|2|2|cpu=2,node=2,billing=2|N/A|N/A|N/A|N/A|None
+	jobsText = `3_1|3|N/A|gpub|PENDING|images|dee|gpu|normal|0|1|1|cpu=1,mem=1000M,node=1,billing=1,gres/gpu=4|gres:gpu:4|N/A|N/A|N/A|UNLIMITED|N/A|Resources
+3_2|3|N/A|gpub|PENDING|images|dee|gpu|normal|0|1|1|cpu=1,mem=1000M,node=1,billing=1,gres/gpu=4|gres:gpu:4|N/A|N/A|N/A|UNLIMITED|N/A|Resources
+12|12|N/A|gpub|PENDING|Robots|fay|gpu,short|normal|-50|2|2|cpu=2,mem=2000M,node=2,billing=2|N/A|gres:gpu:a100:3|N/A|N/A|1-02:03:04|2026-10-05T12:00:00|Priority
+9+0|9|9|gpub|PENDING|video|eva|gpu|normal|0|4|1|cpu=1,mem=1000M,node=1,billing=1,gres/gpu=30,gres/gpu:a100=30|gres:gpu:30|N/A|N/A|N/A|UNLIMITED|N/A|Resources
+9+1|10|9|gpub|PENDING|video|eva|gpu|normal|0|1-3|1|cpu=1,mem=1000M,node=1,billing=1|gres:gpu|N/A|N/A|N/A|UNLIMITED|N/A|Resources
+4|4|N/A|gpub|PENDING||bob|gpu|normal|50|1|3|cpu=3,mem=1000M,node=1,billing=3|N/A|N/A|N/A|gres:gpu:2|30:00|N/A|a reason | with a bar
+3_0|13|N/A|gpub|RUNNING|images|dee|gpu|normal|0|1|1|cpu=1,node=1,billing=1,gres/gpu=4|gres:gpu:4|N/A|N/A|N/A|UNLIMITED|N/A|None
+1|1|N/A|gpub|COMPLETED|text|ann|gpu|(null)|0|2|2|cpu=2,node=2,billing=2|N/A|N/A|N/A|N/A|UNLIMITED|N/A|None
 `
 	factorsText = `3|gpu|84000005|0|4|0|78000001|0|0|6000000|0|
 12|gpu|84000104|0|4|0|78000001|0|95|6000000|0|cpu=1,gres/gpu=3
@@ -49,8 +50,9 @@ func TestRead(t *testing.T) {
 	require.Len(t, q.Jobs, 8)
 	require.Equal(t, Job{
 		ID: "12", JobID: 12, State: "PENDING", Reason: "Priority", Account: "robots", User: "fay", Partition: "gpu,short",
-		QOS: "normal", Nice: -50, GPUs: 6,
+		QOS: "normal", Nice: -50, GPUs: 6, TimeLimit: 26*time.Hour + 3*time.Minute + 4*time.Second, Eligible: "2026-10-05T12:00:00",
 	}, q.Jobs[2])
+	require.Equal(t, []time.Duration{0, 30 * time.Minute}, []time.Duration{q.Jobs[0].TimeLimit, q.Jobs[5].TimeLimit})
 	require.Equal(t, "a reason | with a bar", q.Jobs[5].Reason)
 	var gpus []int64
 	for _, j := range q.Jobs {
@@ -92,7 +94,7 @@ func TestFind(t *testing.T) {
 
 func TestUnreadable(t *testing.T) {
 	for _, tc := range []struct{ jobs, factors, want string }{
-		{"1|2|3\n", "", `squeue printed "1|2|3": these are 3 fields, not 18`},
+		{"1|2|3\n", "", `squeue printed "1|2|3": these are 3 fields, not 20`},
 		{strings.Replace(jobsText, "|12|", "|x|", 1), "", `"x" is no number`},
 		{jobsText, "3|gpu|84000005\n", `sprio printed "3|gpu|84000005": these are 3 fields, not 12`},
 		{jobsText, strings.Replace(factorsText, "84000005", "-1", 1), `"-1" is no number`},
