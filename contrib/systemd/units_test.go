@@ -34,7 +34,7 @@ var settings = map[string]map[string]string{
 		"SystemCallErrorNumber": `EPERM`, "DevicePolicy": `closed`, "DeviceAllow": `char-nvidia[a-z-]* rw`, "Nice": `\d+`, "MemoryHigh": `\d+M`,
 		"MemoryMax": `\d+M`, "TasksMax": `\d+`,
 	},
-	"Timer":   {"OnCalendar": `\*-\*-\* \d\d:\d\d`, "RandomizedDelaySec": span, "Persistent": `true`},
+	"Timer":   {"OnCalendar": `\*-\*-\* (\*|\d\d):\d\d`, "RandomizedDelaySec": span, "Persistent": `true`},
 	"Install": {"WantedBy": `(multi-user|timers)\.target`},
 }
 
@@ -115,7 +115,8 @@ func TestUnits(t *testing.T) {
 			t.Fatalf("%s: what is it?", file)
 		}
 	}
-	require.Equal(t, []string{"gpubudget-agent.service", "gpubudget-prune.service", "gpubudget-prune.timer"}, seen)
+	require.Equal(t, []string{"gpubudget-agent.service", "gpubudget-prune.service", "gpubudget-prune.timer",
+		"gpubudget-refund.service", "gpubudget-refund.timer"}, seen)
 }
 
 // What the agent's unit grants is what the agent uses by default.
