@@ -3,6 +3,9 @@
 package agent
 
 import (
+	"sync"
+	"time"
+
 	"gpubudget/agent/health"
 	"gpubudget/usage/meter"
 )
@@ -12,6 +15,31 @@ type healthBox struct {
 	state  *health.State
 	path   string
 	saving trouble
+
+	mu     sync.Mutex
+	resets []reset // not in state yet
+}
+
+// reset is a GPU that somebody has seen to.
+type reset struct {
+	uuid string
+	at   time.Time
+}
+
+// seenTo has the next round forget what happened to a GPU so far.
+func (b *healthBox) seenTo(uuid string, at time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.resets = append(b.resets, reset{uuid, at})
+}
+
+// takeResets hands over, once, what seenTo has noted.
+func (b *healthBox) takeResets() []reset {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	taken := b.resets
+	b.resets = nil
+	return taken
 }
 
 func (a *Agent) resumeHealth() {
@@ -35,6 +63,9 @@ func (a *Agent) noteHealth(seen *meter.Round, hang error) {
 		s.Unread(now, "", expected)
 	default:
 		s.Unread(now, a.state.text(), expected)
+	}
+	for _, r := range a.health.takeResets() {
+		s.Reset(r.uuid, r.at)
 	}
 	if err := s.Save(a.health.path); err != nil {
 		a.health.saving.met(a.log, now, "gpubudget-agent health does not learn of the GPUs", err)

@@ -22,11 +22,12 @@ import (
 )
 
 // The conversation on the socket: a request is a line, and so is the answer. After
-// release may stand which GPU it is for. The
-// driver is released for as long as the connection stays open.
+// release may stand which GPU it is for. The driver is released for as long as the
+// connection stays open, or until the other side says that all was well.
 const (
 	requestRelease = "release"
 	answerReleased = "released"
+	wordDone       = "done"
 )
 
 // longestRelease bounds how long one request can keep the driver.
@@ -90,7 +91,8 @@ func (a *Agent) serve(ctx context.Context, conn net.Conn) {
 		return
 	}
 	var reopen func() error
-	if err = a.free(which); err == nil {
+	uuid, err := a.free(which)
+	if err == nil {
 		reopen, err = a.sampler.release()
 	}
 	if err != nil {
@@ -100,8 +102,11 @@ func (a *Agent) serve(ctx context.Context, conn net.Conn) {
 	a.log.Info("the driver is released, as was asked for", "gpu", which)
 	fmt.Fprintln(conn, answerReleased)
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	_, _ = in.ReadByte() // it goes on until the other side hangs up
+	end, _ := in.ReadString('\n') // it goes on until the other side hangs up
 	stop()
+	if uuid != "" && strings.TrimSpace(end) == wordDone {
+		a.health.seenTo(uuid, a.o.Clock.Now())
+	}
 	if err := reopen(); err != nil {
 		a.log.Error("the driver can't be opened again yet", "err", err)
 		return
@@ -109,11 +114,11 @@ func (a *Agent) serve(ctx context.Context, conn net.Conn) {
 	a.log.Info("the driver is taken again")
 }
 
-// free refuses to release a GPU that is not there or that jobs hold. "" is any: then
-// whoever asks knows better.
-func (a *Agent) free(which string) error {
+// free refuses to release a GPU that is not there or that jobs hold, and finds its
+// UUID. "" is any: then whoever asks knows better.
+func (a *Agent) free(which string) (uuid string, err error) {
 	if which == "" {
-		return nil
+		return "", nil
 	}
 	a.shared.mu.Lock()
 	defer a.shared.mu.Unlock()
@@ -122,11 +127,11 @@ func (a *Agent) free(which string) error {
 			continue
 		}
 		if len(g.jobs) > 0 {
-			return fmt.Errorf("GPU %s (%s) is held by job %s: drain the node first, or release all without naming a GPU", which, g.uuid, joined(g.jobs))
+			return "", fmt.Errorf("GPU %s (%s) is held by job %s: drain the node first, or release all without naming a GPU", which, g.uuid, joined(g.jobs))
 		}
-		return nil
+		return g.uuid, nil
 	}
-	return fmt.Errorf("no GPU is called %q here: gpubudget-agent --once lists them", which)
+	return "", fmt.Errorf("no GPU is called %q here: gpubudget-agent --once lists them", which)
 }
 
 // held is a GPU and the jobs that hold it, or one of its MIG instances.
@@ -176,7 +181,8 @@ func joined(jobs []uint32) string {
 
 // Release has the agent that listens at a socket let go of the driver while do
 // runs. gpu, unless it is empty, is the one that it is for: by UUID, PCI bus id or the
-// driver's number. It is refused if jobs hold that one.
+// driver's number. It is refused if jobs hold that one; if do has no error, what
+// happened to it before doesn't count against its health any more.
 func Release(ctx context.Context, socket, gpu string, do func() error) error {
 	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "unix", socket)
 	if err != nil {
@@ -195,5 +201,9 @@ func Release(ctx context.Context, socket, gpu string, do func() error) error {
 	if answer = strings.TrimSpace(answer); answer != answerReleased {
 		return fmt.Errorf("the agent says: %s", strings.TrimPrefix(answer, "error: "))
 	}
-	return do()
+	if err := do(); err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintln(conn, wordDone) // an agent that has ended meanwhile has the driver no longer
+	return nil
 }

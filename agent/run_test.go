@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gpubudget/agent/health"
 	"gpubudget/agent/slurmnode"
 	"gpubudget/internal/pgtest"
 	"gpubudget/internal/simnvml"
@@ -47,6 +49,7 @@ func TestLive(t *testing.T) {
 	}{
 		{"an agent that runs", testAnAgentThatRuns},
 		{"release", testRelease},
+		{"a GPU that is reset", testAGPUThatIsReset},
 		{"requests that make no sense", testRequestsThatMakeNoSense},
 		{"metrics", testMetrics},
 		{"a driver that hangs", testADriverThatHangs}, // last: the library is of no use any more
@@ -90,7 +93,12 @@ func startLive(t *testing.T, library string) *live {
 // gpus has two GPUs, the first of which is busy as is said.
 func (l *live) gpus(load *simnvml.Load, faults ...simnvml.Fault) {
 	l.t.Helper()
-	s := simnvml.State{Faults: faults}
+	l.driver(load, simnvml.State{Faults: faults})
+}
+
+// driver is the same, with whatever else the driver says.
+func (l *live) driver(load *simnvml.Load, s simnvml.State) {
+	l.t.Helper()
 	for i := range 2 {
 		power := int64(100_000)
 		s.GPUs = append(s.GPUs, simnvml.GPU{UUID: fmt.Sprintf("GPU-%d", i), PCI: fmt.Sprintf("0000:%02x:00", i), Name: "H100", Minor: &i, Memory: 80 << 30, Power: &power})
@@ -168,6 +176,38 @@ func testRelease(t *testing.T, l *live) {
 	require.Equal(t, []string{"t"}, rows(t, l.dsn, "SELECT (held_ms - energy_known_ms BETWEEN 400 AND 3000)::text::char FROM gpubudget.gpu_bucket"), "nothing is known of the time in between")
 	require.Equal(t, 2, l.log.count("the driver is taken again"))
 	require.ErrorContains(t, Release(t.Context(), l.o.Socket, "", nil), "ask the agent")
+}
+
+// Who has released a GPU by name for a command that succeeded has seen to it: an
+// error that no reading tells to be over is. Another GPU's is not.
+func testAGPUThatIsReset(t *testing.T, l *live) {
+	t.Helper()
+	findings := func() []health.Finding {
+		s, err := health.Load(health.Path(l.o.SpoolDir))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		require.NoError(t, err)
+		return s.Findings()
+	}
+	l.eventually("the socket", func() bool { _, err := os.Stat(l.o.Socket); return err == nil })
+	l.eventually("a look", func() bool { _, err := os.Stat(health.Path(l.o.SpoolDir)); return err == nil })
+	l.driver(simnvml.Steady(0), simnvml.State{Xids: []simnvml.Xid{{Number: 1, GPU: "GPU-0", Code: 119}, {Number: 2, GPU: "GPU-1", Code: 119}}})
+	l.eventually("both errors", func() bool { return len(findings()) == 2 })
+	failed := errors.New("it could not be reset")
+	for _, release := range []struct {
+		gpu  string
+		says error
+	}{{"1", failed}, {"", nil}} {
+		taken := l.log.count("the driver is taken again")
+		require.ErrorIs(t, Release(t.Context(), l.o.Socket, release.gpu, func() error { return release.says }), release.says)
+		l.eventually("the driver to be taken again", func() bool { return l.log.count("the driver is taken again") > taken })
+		time.Sleep(300 * time.Millisecond) // some looks
+		require.Len(t, findings(), 2)
+	}
+	require.NoError(t, Release(t.Context(), l.o.Socket, "1", func() error { return nil }))
+	l.eventually("it to be over", func() bool { f := findings(); return len(f) == 1 && strings.Contains(f[0].Text, "GPU 0 ") })
+	require.NoError(t, l.stop())
 }
 
 func testRequestsThatMakeNoSense(t *testing.T, l *live) {

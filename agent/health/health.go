@@ -40,8 +40,9 @@ type GPU struct {
 	// Lost is why it can't be read, "" if it can; LostSince when that began.
 	Lost      string     `json:"lost,omitempty"`
 	LostSince *time.Time `json:"lost_since,omitempty"`
-	// Uncorrected are the memory errors since the driver was loaded that were not
-	// corrected; UncorrectedAt is when their number last rose.
+	// Uncorrected are the memory errors since the driver was loaded, or the GPU was
+	// reset, that were not corrected; UncorrectedAt is when their number last rose.
+	Corrected     uint64     `json:"corrected,omitempty"`
 	Uncorrected   uint64     `json:"uncorrected,omitempty"`
 	UncorrectedAt *time.Time `json:"uncorrected_at,omitempty"`
 	Xids          []Xid      `json:"xids,omitempty"` // by code
@@ -166,6 +167,9 @@ func (g *GPU) read(r *meter.Reading, at time.Time) {
 		g.lose(r.Err.Error(), at)
 		return
 	}
+	if g.wasReset(r) {
+		g.reset(at)
+	}
 	g.Lost, g.LostSince = "", nil
 	if r.ECC == nil {
 		return
@@ -173,7 +177,29 @@ func (g *GPU) read(r *meter.Reading, at time.Time) {
 	if r.ECC.Uncorrected > g.Uncorrected {
 		g.UncorrectedAt = &at
 	}
-	g.Uncorrected = r.ECC.Uncorrected
+	g.Corrected, g.Uncorrected = r.ECC.Corrected, r.ECC.Uncorrected
+}
+
+// wasReset tells whether the GPU, which can be read, must have been reset since: it
+// was lost, or its counts of memory errors began anew.
+func (g *GPU) wasReset(r *meter.Reading) bool {
+	return g.Lost != "" || r.ECC != nil && (r.ECC.Uncorrected < g.Uncorrected || r.ECC.Corrected < g.Corrected)
+}
+
+// reset forgets what happened to the GPU up to an instant: that is over.
+func (g *GPU) reset(at time.Time) {
+	g.Xids = slices.DeleteFunc(g.Xids, func(x Xid) bool { return !x.At.After(at) })
+	g.Corrected, g.Uncorrected, g.UncorrectedAt = 0, 0, nil
+}
+
+// Reset notes that somebody has reset a GPU, or seen to it otherwise, by an instant.
+// A GPU of which nothing is known has nothing to be forgotten.
+func (s *State) Reset(uuid string, at time.Time) {
+	for i := range s.GPUs {
+		if s.GPUs[i].UUID == uuid {
+			s.GPUs[i].reset(at)
+		}
+	}
 }
 
 func (g *GPU) lose(why string, at time.Time) {

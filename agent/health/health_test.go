@@ -73,6 +73,30 @@ func TestFindings(t *testing.T) {
 			s.Read(look(begin, func(r *meter.Round) { r.GPUs[1].ECC.Uncorrected = 2; r.GPUs[0].ECC.Corrected = 99 }), true)
 			s.Read(look(after(time.Minute), func(r *meter.Round) { r.GPUs[1].ECC = nil }), true) // not read each time
 		}, []string{"GPU 1 (0000:02:00.0) 2 uncorrected memory errors, the last by 2026-10-12T09:00:00"}},
+		{"reset after memory errors", func(s *health.State) {
+			s.Read(look(begin, func(r *meter.Round) { r.GPUs[1].ECC.Uncorrected, r.GPUs[1].ECC.Corrected = 2, 3 }, xid(48), xid(95)), true)
+			s.Read(look(after(time.Minute), nil), true)
+		}, nil},
+		{"reset, and one error since", func(s *health.State) {
+			s.Read(look(begin, func(r *meter.Round) { r.GPUs[1].ECC.Corrected = 3 }, xid(48)), true)
+			s.Read(look(after(time.Minute), func(r *meter.Round) { r.GPUs[1].ECC.Uncorrected = 1 }, meter.Xid{At: after(time.Minute), UUID: "GPU-b", Code: 95}), true)
+		}, []string{
+			"GPU 1 (0000:02:00.0) Xid 95 (memory error that was not contained) at 2026-10-12T09:01:00",
+			"GPU 1 (0000:02:00.0) 1 uncorrected memory errors, the last by 2026-10-12T09:01:00",
+		}},
+		{"fell off the bus, and is back", func(s *health.State) {
+			s.Read(look(begin, func(r *meter.Round) { r.GPUs[1].Err, r.GPUs[1].ECC = meter.ErrLost, nil }, xid(79), meter.Xid{At: begin, UUID: "GPU-a", Code: 48}), true)
+			s.Read(look(after(time.Minute), nil), true)
+		}, []string{"GPU 0 (0000:01:00.0) Xid 48 (uncorrectable memory error) at 2026-10-12T09:00:00"}},
+		{"seen to by somebody", func(s *health.State) {
+			s.Read(look(begin, nil, xid(119), meter.Xid{At: begin, UUID: "GPU-a", Code: 119}), true)
+			s.Reset("GPU-b", after(time.Minute))
+			s.Reset("GPU-c", after(time.Minute))
+		}, []string{"GPU 0 (0000:01:00.0) Xid 119 (GSP does not answer) at 2026-10-12T09:00:00"}},
+		{"and it happened again", func(s *health.State) {
+			s.Read(look(after(2*time.Minute), nil, meter.Xid{At: after(2 * time.Minute), UUID: "GPU-b", Code: 119}), true)
+			s.Reset("GPU-b", after(time.Minute))
+		}, []string{"GPU 1 (0000:02:00.0) Xid 119 (GSP does not answer) at 2026-10-12T09:02:00"}},
 		{"the driver is away for a moment", func(s *health.State) {
 			s.Unread(begin, "no driver", true)
 			s.Unread(after(59*time.Second), "no driver", true)
