@@ -424,6 +424,10 @@ func held(h fairshare.Holding) string {
 	switch {
 	case h.Parts == 0:
 		return plural(int(h.GPUs), "GPU")
+	case h.Parts >= fairshare.Millionths && h.GPUs == 0:
+		return "parts of GPUs that make " + parts
+	case h.Parts >= fairshare.Millionths:
+		return plural(int(h.GPUs), "GPU") + " and parts that make " + parts
 	case h.GPUs == 0:
 		return parts + " of a GPU"
 	}

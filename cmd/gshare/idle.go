@@ -122,7 +122,7 @@ func (r *idleReport) ofEntitled(i *metered.Idle) (float64, bool) {
 	if !ok || row.Entitled <= 0 {
 		return 0, false
 	}
-	return 100 * float64(i.Cost()) / float64(row.Entitled), true
+	return 100 * float64(i.Cost) / float64(row.Entitled), true
 }
 
 var idleColumns = []string{"Node", "GPU", "UUID", "Job", "User", "Account", "IdleFor", "HeldFor", "Watts", "CostH", "OfEntitled"}
@@ -138,7 +138,7 @@ func (r *idleReport) write(b *strings.Builder, o options) {
 	var total fairshare.GPUMillis
 	for n := range r.gpus {
 		i := &r.gpus[n]
-		total += i.Cost()
+		total += i.Cost
 		lines = append(lines, r.idleFields(i))
 	}
 	if o.layout != wide {
@@ -200,7 +200,7 @@ func (r *idleReport) idleFields(i *metered.Idle) []string {
 	}
 	return []string{
 		i.Node, index, i.GPU, strconv.FormatUint(uint64(i.JobID), 10), i.User, orNone(i.Account),
-		age(between(i.Since, i.Until)), age(between(i.HeldFrom, i.Until)), watts, strconv.FormatFloat(i.Cost().Hours(), 'f', 2, 64), part,
+		age(i.For()), age(between(i.HeldFrom, i.Until)), watts, strconv.FormatFloat(i.Cost.Hours(), 'f', 2, 64), part,
 	}
 }
 
@@ -247,7 +247,7 @@ func printIdleJSON(w io.Writer, reports []*idleReport) error {
 			c.Idle = append(c.Idle, idleRow{
 				Node: i.Node, Index: i.Index, GPU: i.GPU, Model: i.Model, JobID: i.JobID, Restart: i.Restart, User: i.User, Account: i.Account,
 				HeldFrom: i.HeldFrom.Time(), IdleSince: i.Since.Time(), Until: i.Until.Time(), Watts: i.Watts,
-				Cost: int64(i.Cost()), CostHours: i.Cost().Hours(), OfEntitled: finiteIf(ok, percent),
+				Cost: int64(i.Cost), CostHours: i.Cost.Hours(), OfEntitled: finiteIf(ok, percent),
 			})
 		}
 		out.Clusters = append(out.Clusters, c)

@@ -40,6 +40,9 @@ type Idle struct {
 	HeldFrom fairshare.Instant // Slurm's start of the run; of the meter's row if there is none
 	Since    fairshare.Instant // no work was seen since
 	Until    fairshare.Instant // up to when that is known
+	// Cost is the GPU time that was held for nothing, by what the GPU counts for: of a
+	// run on GPUs of several types, the mean of them.
+	Cost fairshare.GPUMillis
 	// Watts is its mean power since, over the buckets that lie wholly in that time;
 	// nil: not known.
 	Watts *float64
@@ -56,8 +59,10 @@ func (i *Idle) Working() float64 {
 	return max(workingTimes**i.Floor, *i.Floor+workingAbove)
 }
 
-// Cost is the GPU time that was held for nothing.
-func (i *Idle) Cost() fairshare.GPUMillis { return fairshare.GPUMillis(max(0, i.Until-i.Since)) }
+// For is for how long it has been idle.
+func (i *Idle) For() time.Duration {
+	return time.Duration(max(0, i.Until-i.Since)) * time.Millisecond
+}
 
 // Idle are the GPUs that are held now and that have been idle for so long at
 // least, by what they cost. Utilisation and power decide together: no sample since
@@ -71,7 +76,7 @@ func (s *Store) Idle(ctx context.Context, cluster string, now time.Time, atLeast
 	}
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Idle, error) {
 		var i Idle
-		err := row.Scan(&i.Node, &i.GPU, &i.Model, &i.Index, &i.JobID, &i.Restart, &i.Account, &i.User, &i.HeldFrom, &i.Since, &i.Until, &i.Watts, &i.Floor)
+		err := row.Scan(&i.Node, &i.GPU, &i.Model, &i.Index, &i.JobID, &i.Restart, &i.Account, &i.User, &i.HeldFrom, &i.Since, &i.Until, &i.Cost, &i.Watts, &i.Floor)
 		return i, err
 	})
 	if err != nil {
@@ -82,9 +87,9 @@ func (s *Store) Idle(ctx context.Context, cluster string, now time.Time, atLeast
 		if most == 0 {
 			most = i.Working()
 		}
-		return i.Cost() < fairshare.GPUMillis(atLeast.Milliseconds()) || i.Watts != nil && *i.Watts > most
+		return i.For() < atLeast.Truncate(time.Millisecond) || i.Watts != nil && *i.Watts > most
 	})
-	slices.SortStableFunc(all, func(a, b Idle) int { return cmp.Compare(b.Cost(), a.Cost()) })
+	slices.SortStableFunc(all, func(a, b Idle) int { return cmp.Compare(b.Cost, a.Cost) })
 	return all, nil
 }
 
@@ -114,7 +119,12 @@ WITH recent AS MATERIALIZED (
 	GROUP BY g.model
 )
 SELECT f.node, f.gpu, coalesce(g.model, ''), g.gres_index, f.job_id, f.restart, coalesce(r.account, f.account), coalesce(r.user_name, f.user_name),
-	gpubudget.unix_ms(coalesce(r.started_at, f.held_from)), gpubudget.unix_ms(f.idle_since), gpubudget.unix_ms(f.held_until), p.watts, l.watts
+	gpubudget.unix_ms(coalesce(r.started_at, f.held_from)), gpubudget.unix_ms(f.idle_since), gpubudget.unix_ms(f.held_until),
+	coalesce((gpubudget.run_charged(r.started_at, f.held_until, r.suspended_ms, r.suspended_since, r.gpus, r.parts, r.rate, r.rate_changes, r.metered_ms, f.held_until)
+			- gpubudget.run_charged(r.started_at, f.held_until, r.suspended_ms, r.suspended_since, r.gpus, r.parts, r.rate, r.rate_changes, r.metered_ms, f.idle_since))
+		/ nullif(gpubudget.run_gpus(r.gpus, r.parts, r.nodes), 0),
+		greatest(0, gpubudget.unix_ms(f.held_until) - gpubudget.unix_ms(f.idle_since))),
+	p.watts, l.watts
 FROM found f
 LEFT JOIN power p USING (node, gpu, job_id, restart)
 LEFT JOIN gpubudget.gpu g ON g.cluster = $1 AND g.node = f.node AND g.uuid = f.gpu

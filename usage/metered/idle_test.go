@@ -4,6 +4,7 @@ package metered_test
 
 import (
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -74,7 +75,7 @@ func TestIdle(t *testing.T) {
 		list, err := s.Idle(ctx, "titan", time.Now(), atLeast, watts)
 		require.NoError(t, err)
 		for _, i := range list {
-			got = append(got, found{i.GPU, i.JobID, i.Account, i.Cost()})
+			got = append(got, found{i.GPU, i.JobID, i.Account, i.Cost})
 			if i.GPU == "idle" {
 				require.InDelta(t, 90, *i.Watts, 1, "what it drew while it was at work does not count")
 				require.InDelta(t, 180, i.Working(), 1)
@@ -93,4 +94,59 @@ func TestIdle(t *testing.T) {
 	require.Equal(t, slices.Insert(listed, 1, found{"warm", 1, "seg", 180 * m}), look(10*time.Minute, metered.WorkingWatts))
 	require.Equal(t, []found{{"powerless", 1, "seg", 179 * m}}, look(100*time.Minute, 50))
 	require.Len(t, look(10*time.Minute, 1000), 6, "power is let be what it will")
+}
+
+// What an idle GPU costs is what it is charged: by the weight of its type, from the
+// instant on from which that holds, of a MIG instance or of shards their part of a GPU,
+// and nothing while the job is suspended.
+func TestIdleGPUsCostWhatTheyCountFor(t *testing.T) {
+	db := pgtest.Pool(t)
+	u, s := usage.NewStore(db), metered.NewStore(db)
+	now := fairshare.At(time.Now().Add(-time.Second))
+	began := now - 3*hours
+	weigh := func(gpuType string, weight int, from fairshare.Instant) {
+		_, err := db.Exec(ctx, `INSERT INTO gpubudget.ledger (cluster, kind, actor, gpu_type, weight, effective_from)
+			VALUES ('titan', 'weight_set', 'test', $1, $2, $3)`, gpuType, weight, from.Time())
+		require.NoError(t, err)
+	}
+	weigh("h100", 2000, began)
+	weigh("h100", 4000, now-hours)
+
+	var runs []usage.Run
+	var all []tally.Bucket
+	hold := func(job uint32, gpuType string, gpus, parts int64, change func(r *usage.Run)) {
+		r := run("titan", job, 0, gpus, period(began, now))
+		r.EndedAt, r.EndState, r.GPUType, r.Parts, r.Nodes = nil, "", gpuType, parts, "n1"
+		change(&r)
+		runs = append(runs, r)
+		since := now - 2*hours
+		for _, b := range held(job, 0, gpuType+strconv.Itoa(int(job)), 1, period(began, now)) {
+			b.BusyKnown, b.Busy = b.Held(), new(int64)
+			if b.Until > since {
+				b.IdleSince = &since
+			}
+			all = append(all, b)
+		}
+	}
+	nothing := func(*usage.Run) {}
+	hold(1, "h100", 1, 0, nothing)
+	hold(2, "a100", 4, 0, nothing)
+	hold(3, "a100_3g.20gb", 1, 0, nothing)
+	hold(4, "h100", 0, fairshare.Millionths/4, nothing)
+	hold(5, "a100", 1, 0, func(r *usage.Run) { r.Suspended = time.Duration(hours) * time.Millisecond })
+	require.NoError(t, u.WriteRuns(ctx, runs))
+	send(t, db, "titan", "n1", sign{gpus: 8}, all...)
+
+	list, err := s.Idle(ctx, "titan", time.Now(), 2*time.Hour, 0)
+	require.NoError(t, err)
+	got := map[uint32]fairshare.GPUMillis{}
+	var order []uint32
+	for i := range list {
+		require.Equal(t, 2*time.Hour, list[i].For())
+		got[list[i].JobID] = list[i].Cost
+		order = append(order, list[i].JobID)
+	}
+	const h = fairshare.GPUMillis(hours)
+	require.Equal(t, map[uint32]fairshare.GPUMillis{1: 6 * h, 2: 2 * h, 3: h, 4: 6 * h / 4, 5: 2 * 2 * h / 3}, got)
+	require.Equal(t, []uint32{1, 2, 4, 5, 3}, order, "the dearest first")
 }
