@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"gpubudget/budgets"
 	"gpubudget/fairshare"
 	"gpubudget/internal/pgtest"
 )
@@ -26,6 +27,9 @@ type history struct {
 	slurm *slurm
 	away  bool
 	known bool // the engine has had a snapshot
+
+	weights sayings // in the ledger
+	read    sayings // those that the engine has read
 }
 
 const minJobAge = 300
@@ -63,6 +67,7 @@ func (x *history) event() {
 			assoc = uint32(len(who[0])*100 + int(who[1][0]))
 		}
 		j := s.submit(who[0], who[1], assoc, rapid.Uint64Range(0, 8).Draw(x.T, "gpus"))
+		j.hardware = rapid.SampledFrom(allHardware).Draw(x.T, "hardware")
 		j.asked = rapid.SampledFrom([]int64{-1, -1, 0, 600, 1 << 40}).Draw(x.T, "minimum runtime")
 		j.limit = rapid.SampledFrom([]int64{0, 60, 86400}).Draw(x.T, "time limit")
 	case "start":
@@ -115,12 +120,32 @@ func (r *simRun) allocated() bool {
 	return (r.account == "physics" || r.account == "bio") && r.asked != 0
 }
 
-// check compares the usage the pass ranked by with the truth.
+// weigh has the ledger say what GPUs count for: now, from a time in the past or in
+// the future on, and sometimes for a while only.
+func (x *history) weigh() {
+	s := saying{
+		gpuType: rapid.SampledFrom([]string{"*", "a100", "h100", "a100_3g.40gb", "v100"}).Draw(x.T, "weight of"),
+		weight:  rapid.SampledFrom([]int64{-1, 0, 1, 500, 1000, 2500, 3333}).Draw(x.T, "weight"),
+		from:    x.slurm.now*1000 + rapid.Int64Range(-900_000, 200_000).Draw(x.T, "weight from"),
+	}
+	n := budgets.Note{Actor: "test", From: time.UnixMilli(s.from).UTC()}
+	if ms := rapid.Int64Range(-300_000, 600_000).Draw(x.T, "weight for"); ms > 0 {
+		s.until = s.from + ms
+		n.Until = new(time.UnixMilli(s.until).UTC())
+	}
+	_, err := budgets.NewStore(x.pool).SetWeight(context.Background(), x.cluster, s.gpuType, fairshare.Weight(s.weight), n)
+	require.NoError(x.T, err)
+	x.weights = append(x.weights, s)
+}
+
+// check compares the usage the pass ranked by with the truth: with what all runs
+// counted for at each instant, by the weights that the engine could know.
 func (x *history) check() {
 	if !x.known {
 		return
 	}
-	truth := x.slurm.total(func(r *simRun) string { return fmt.Sprint(r.account, r.allocated()) })
+	truth := x.slurm.total(func(r *simRun) string { return fmt.Sprint(r.account, r.allocated()) },
+		func(r *simRun) int64 { return x.read.charged(r, x.slurm.now) })
 	for _, account := range []string{"physics", "bio"} {
 		standing, ok := x.engine.ranking.Account(account)
 		require.True(x.T, ok)
@@ -141,7 +166,7 @@ func (x *history) meet() {
 			return
 		}
 		require.NoError(x.T, err)
-		x.known = true
+		x.known, x.read = true, x.weights
 		if !x.engine.refresher.waiting {
 			return
 		}
@@ -156,7 +181,7 @@ func (x *history) crash() {
 
 func (x *history) step() {
 	x.tick()
-	switch rapid.SampledFrom([]string{"event", "event", "event", "look", "look", "meet", "away", "restart", "crash", "purge"}).Draw(x.T, "step") {
+	switch rapid.SampledFrom([]string{"event", "event", "event", "look", "look", "meet", "away", "restart", "crash", "purge", "weigh", "weigh"}).Draw(x.T, "step") {
 	case "event":
 		x.event()
 	case "look":
@@ -172,6 +197,13 @@ func (x *history) step() {
 		x.crash()
 	case "purge":
 		x.slurm.purge(minJobAge)
+	case "weigh":
+		x.weigh()
+		if rapid.Bool().Draw(x.T, "read at once") {
+			x.meet()
+			x.tick()
+			x.look()
+		}
 	}
 }
 
@@ -202,7 +234,8 @@ func (x *history) finish() {
 }
 
 // Whatever happens, the database ends up with every run that was, to the
-// second, and passes rank by no more and no less than was used.
+// second, and passes rank by no more and no less than was used; both count it by the
+// weights there were at each instant, also where these were said afterwards.
 func TestEveryGPUSecondIsRecordedOnce(t *testing.T) {
 	pool := pgtest.Pool(t)
 	n := 0
@@ -233,18 +266,21 @@ func (x *history) compare() {
 		require.LessOrEqual(x.T, *r.MinRuntime, 8*time.Hour)
 		got[fmt.Sprintf("%d %s %s %t", r.JobID, r.Account, r.User, r.Allocated)] += int64(r.GPUMillis(x.now))
 	}
-	want := x.slurm.total(func(r *simRun) string { return fmt.Sprintf("%d %s %s %t", r.job, r.account, r.user, r.allocated()) })
+	key := func(r *simRun) string { return fmt.Sprintf("%d %s %s %t", r.job, r.account, r.user, r.allocated()) }
+	want := x.slurm.total(key, x.slurm.held)
 	for key, ms := range want {
 		require.Equal(x.T, ms, got[key], "job, account, user, allocated: %s", key)
 	}
 	allocated, unallocated, err := x.usage().Charges(ctx, x.cluster, w)
 	require.NoError(x.T, err)
-	var charged, all int64
+	charged := make(map[string]int64)
 	for _, c := range append(allocated, unallocated...) {
-		charged += int64(c.Amount)
+		charged[c.Account+" "+c.User] += int64(c.Amount)
 	}
-	for _, ms := range want {
-		all += ms
+	owner := func(r *simRun) string { return r.account + " " + r.user }
+	for key, ms := range x.slurm.total(owner, func(r *simRun) int64 { return x.weights.charged(r, x.now.Unix()) }) {
+		require.Equal(x.T, ms, charged[key], "the buckets of %s", key)
+		delete(charged, key)
 	}
-	require.Equal(x.T, all, charged, "the buckets")
+	require.Empty(x.T, charged)
 }

@@ -22,6 +22,7 @@ type simJob struct {
 	account, user string
 	assoc         uint32
 	gpus          uint64
+	hardware      hardware
 	state         JobState
 	submit        int64
 	restart       uint32
@@ -41,14 +42,15 @@ type simRun struct {
 	job           uint32
 	account, user string
 	gpus          uint64
+	hardware      hardware
 	start, end    int64 // end is 0 while it lasts
 	asked         int64 // as in simJob
 	suspended     int64
 	suspendedAt   int64 // 0 if it isn't
 }
 
-// millis is the GPU time of the run up to now.
-func (r *simRun) millis(now int64) int64 {
+// busy is for how many seconds the run has run up to now.
+func (r *simRun) busy(now int64) int64 {
 	end, suspended := r.end, r.suspended
 	if end == 0 {
 		end = now
@@ -56,7 +58,13 @@ func (r *simRun) millis(now int64) int64 {
 			suspended += now - r.suspendedAt
 		}
 	}
-	return (end - r.start - suspended) * int64(r.gpus) * 1000
+	return end - r.start - suspended
+}
+
+// millis is the GPU time that the run has held up to now.
+func (r *simRun) millis(now int64) int64 {
+	held := times(r.hardware.held(r.gpus), r.busy(now)*1000, 1)
+	return held.Num().Int64() / held.Denom().Int64()
 }
 
 func newSlurm(at time.Time) *slurm { return &slurm{now: at.Unix(), next: 100} }
@@ -70,7 +78,7 @@ func (s *slurm) submit(account, user string, assoc uint32, gpus uint64) *simJob 
 
 func (s *slurm) start(j *simJob) {
 	*j = simJob{
-		id: j.id, account: j.account, user: j.user, assoc: j.assoc, gpus: j.gpus, submit: j.submit,
+		id: j.id, account: j.account, user: j.user, assoc: j.assoc, gpus: j.gpus, hardware: j.hardware, submit: j.submit,
 		asked: j.asked, limit: j.limit, restart: j.restart, resize: j.resize, state: Running, start: s.now, end: s.now + 3600, fresh: true,
 	}
 	s.begin(j)
@@ -81,7 +89,7 @@ func (s *slurm) begin(j *simJob) {
 		j.run = nil
 		return
 	}
-	j.run = &simRun{job: j.id, account: j.account, user: j.user, gpus: j.gpus, start: s.now, asked: j.asked}
+	j.run = &simRun{job: j.id, account: j.account, user: j.user, gpus: j.gpus, hardware: j.hardware, start: s.now, asked: j.asked}
 	s.runs = append(s.runs, j.run)
 }
 
@@ -149,8 +157,9 @@ func (s *slurm) show(j *simJob) Job {
 	out := Job{
 		JobID: j.id, ArrayTaskID: NoTask, ArrayTasks: 1, DemandTasks: 1, Restart: j.restart, AssocID: j.assoc,
 		State: j.state, Account: NewCString(j.account), User: NewCString(j.user),
-		Submit: j.submit, Begin: j.submit, GPUs: j.gpus, MinRuntime: j.asked, TimeLimit: j.limit,
+		Submit: j.submit, Begin: j.submit, MinRuntime: j.asked, TimeLimit: j.limit,
 	}
+	j.hardware.show(&out, j.gpus)
 	if j.state == Pending && !j.requeuing {
 		out.Flags |= Demands
 		out.End = j.lastEnd
@@ -193,11 +202,14 @@ func (s *slurm) purge(minJobAge int64) {
 	})
 }
 
-// total is the GPU time of all runs up to now, by what key says of them.
-func (s *slurm) total(key func(*simRun) string) map[string]int64 {
+// total adds up an amount of all runs, by what key says of them.
+func (s *slurm) total(key func(*simRun) string, amount func(*simRun) int64) map[string]int64 {
 	sums := make(map[string]int64)
 	for _, r := range s.runs {
-		sums[key(r)] += r.millis(s.now)
+		sums[key(r)] += amount(r)
 	}
 	return sums
 }
+
+// held is the GPU time that a run has held up to now.
+func (s *slurm) held(r *simRun) int64 { return r.millis(s.now) }
