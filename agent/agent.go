@@ -293,8 +293,9 @@ func (a *Agent) finishRound(now int64, seen *meter.Round) error {
 	now = max(now, a.last)
 	a.now = now
 	records := a.records(now)
-	holdings := a.holdings(records)
+	holdings, told := a.holdings(records)
 	looks := a.looks(seen, holdings, now)
+	holdings = append(holdings, a.sightedHoldings(told)...)
 	a.tally.Add(tally.Round{Now: now, Holdings: holdings, Looks: looks})
 	a.resuming = false
 	if len(a.unread) == 0 {

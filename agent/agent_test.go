@@ -192,6 +192,27 @@ func TestAUUIDThatChangesBack(t *testing.T) {
 		"SELECT format('%s %s', gpu, sum(busy_ms)) FROM gpubudget.gpu_bucket GROUP BY gpu ORDER BY 1"), "all of it was seen")
 }
 
+// A GPU goes by another name when an agent starts, whose first look falls between
+// Epilog's look at its clock and its file: nothing beyond the end is left to either name.
+func TestAUUIDThatChangesAtTheEnd(t *testing.T) {
+	n := newNode(t).withDatabase().start().prolog(7, "0").rounds(2)
+	n.kill()
+	n.driver.gpus[0].UUID = "GPU-new"
+	n.pass(5 * time.Second)
+	late := n.hooks(jobEnv(7, ""))
+	at := late.Now()
+	late.Now = func() holding.Stamp { return at }
+	n.pass(3 * time.Second)
+	n.start()
+	require.NoError(t, n.Round())
+	require.NoError(t, n.send())
+	require.NoError(t, late.Epilog())
+	require.NoError(t, n.Round())
+	require.NoError(t, n.send())
+	require.Equal(t, []string{"GPU-0 7.0 prolog 20000", "GPU-new 7.0 prolog 5000"}, n.held())
+	require.NoFileExists(t, filepath.Join(n.spl, "rejected"))
+}
+
 // Prolog's files can't be read for a while, as on a disk with errors: the jobs have
 // not ended, and nothing counts twice when they can be read again, whoever reads them.
 func TestPrologsFilesCantBeReadForAWhile(t *testing.T) {
@@ -396,6 +417,45 @@ func TestPostgresRefusesTheRole(t *testing.T) {
 	n.sendTo(&w)
 	require.Equal(t, []string{"GPU-0 7.0 prolog 10000"}, n.held())
 	require.Equal(t, 1, n.log.count("the database takes reports again"))
+	require.Zero(t, n.spool.Waiting())
+}
+
+// An agent whose login is bound to another node waits, and says so, until it is put
+// right.
+func TestALoginOfAnotherNode(t *testing.T) {
+	n := newNode(t).withDatabase()
+	owner, err := pgx.Connect(t.Context(), n.dsn)
+	require.NoError(t, err)
+	defer owner.Close(t.Context())
+	_, err = owner.Exec(t.Context(), "INSERT INTO gpubudget.agent_login (cluster, node, role) VALUES ('titan', 'n2', $1)", n.user)
+	require.NoError(t, err)
+	n.start().prolog(7, "0").rounds(1).epilog(7).rounds(1)
+	var w written
+	for range 3 {
+		n.sendTo(&w)
+	}
+	require.Equal(t, 1, n.log.count("the database takes no report: what is counted waits in the spool"))
+	require.Contains(t, n.log.String(), "may not tell of node n1 of cluster titan: The table gpubudget.agent_login has who may.")
+	require.Equal(t, 1, n.spool.Waiting())
+	require.Empty(t, rows(t, n.dsn, "SELECT node FROM gpubudget.agent"))
+
+	_, err = owner.Exec(t.Context(), "UPDATE gpubudget.agent_login SET node = 'n1'")
+	require.NoError(t, err)
+	n.sendTo(&w)
+	require.Equal(t, []string{"GPU-0 7.0 prolog 10000"}, n.held())
+	require.NoFileExists(t, filepath.Join(n.spl, "rejected"))
+}
+
+// A bucket is closed between what the writer takes of those that are open and what it
+// takes of the spool: it is in the report twice.
+func TestABucketThatIsClosedWhileItIsSent(t *testing.T) {
+	n := newNode(t).withDatabase().start().prolog(7, "0").prolog(8, "1").rounds(2)
+	open := n.shared.report
+	n.pass(4321 * time.Millisecond)
+	n.epilog(7).rounds(1)
+	n.shared.report = open
+	require.NoError(t, n.send())
+	require.Equal(t, []string{"GPU-0 7.0 prolog 24321", "GPU-1 8.0 prolog 20000"}, n.held())
 	require.Zero(t, n.spool.Waiting())
 }
 

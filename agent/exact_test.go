@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"gpubudget/agent/holding"
 	"gpubudget/internal/pgtest"
 )
 
@@ -102,7 +103,7 @@ func (n *node) live(rt *rapid.T, cluster string) map[int]*truth {
 	write := func() { n.sendTo(&w) }
 	for range rapid.IntRange(1, 25).Draw(rt, "steps") {
 		n.pass(time.Duration(rapid.IntRange(0, 200_000).Draw(rt, "ms")) * time.Millisecond)
-		switch rapid.IntRange(0, 9).Draw(rt, "event") {
+		switch rapid.IntRange(0, 10).Draw(rt, "event") {
 		case 0, 1:
 			gpu := rapid.IntRange(0, 2).Draw(rt, "gpu")
 			n.prolog(len(jobs)+1, strconv.Itoa(gpu))
@@ -122,6 +123,24 @@ func (n *node) live(rt *rapid.T, cluster string) map[int]*truth {
 			begin()
 			require.NoError(rt, n.Round())
 			write()
+		case 7: // a look falls between Epilog's look at its clock and its file
+			ids := running()
+			if len(ids) == 0 {
+				continue
+			}
+			job := rapid.SampledFrom(ids).Draw(rt, "job")
+			late := n.hooks(jobEnv(job, ""))
+			at := late.Now()
+			late.Now = func() holding.Stamp { return at }
+			jobs[job].until = at.Boot
+			n.pass(time.Duration(rapid.IntRange(0, 5000).Draw(rt, "late")) * time.Millisecond)
+			begin()
+			require.NoError(rt, n.Round())
+			if rapid.Bool().Draw(rt, "told") {
+				write()
+			}
+			require.NoError(rt, late.Epilog())
+			require.NoError(rt, n.Round())
 		default:
 			begin()
 			require.NoError(rt, n.Round())
@@ -138,6 +157,7 @@ func (n *node) live(rt *rapid.T, cluster string) map[int]*truth {
 	write()
 	require.Empty(rt, n.files())
 	require.Zero(rt, n.spool.Waiting())
+	require.NoFileExists(rt, filepath.Join(n.spl, "rejected"), "%s", n.log)
 	n.kill()
 	return jobs
 }

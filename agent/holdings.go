@@ -122,10 +122,10 @@ func endedAt(r *holding.Record, boot int64) *holding.Record {
 	return &ended
 }
 
-// holdings are all holdings of GPUs, by Prolog's files and by processes.
-func (a *Agent) holdings(records []*holding.Record) []tally.Holding {
-	var all []tally.Holding
-	files, told := map[string]bool{}, map[uint32][]string{}
+// holdings are those that Prolog told of, and which GPUs each of their jobs has.
+func (a *Agent) holdings(records []*holding.Record) (all []tally.Holding, told map[uint32][]string) {
+	files := map[string]bool{}
+	told = map[uint32][]string{}
 	for _, r := range records {
 		for i, uuid := range a.slots.resolve(r) {
 			place := fmt.Sprintf("%s/%d", r.File, i)
@@ -138,7 +138,7 @@ func (a *Agent) holdings(records []*holding.Record) []tally.Holding {
 		file, _, _ := strings.Cut(place, "/")
 		return !files[place] && !a.unread[file] && !a.unread[""]
 	})
-	return append(all, a.sightedHoldings(told)...)
+	return all, told
 }
 
 // pinnedHoldings are what one place of a file says: one holding, or more if the
@@ -153,7 +153,7 @@ func (a *Agent) pinnedHoldings(r *holding.Record, place, uuid string) (all []tal
 		}
 	case p.UUID != uuid && !a.there(p.UUID) && a.there(uuid):
 		a.log.Info("a GPU that a job holds goes by another UUID now", "job", r.JobID, "was", p.UUID, "is", uuid)
-		at := max(a.last, p.From)
+		at := max(p.From, a.tally.UpTo(holdingOf(r, p.UUID, p.From, tally.Open).ID))
 		if at > p.From {
 			p.Before = append(slices.Clone(p.Before), pinned{p.UUID, p.From, at})
 		}

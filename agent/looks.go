@@ -127,8 +127,8 @@ func (a *Agent) sight(on jobOnGPU, holds bool) {
 	}
 }
 
-// sightedHoldings are the jobs that were seen on GPUs in the round before and
-// that no Prolog told of at all. Of a job that Prolog told of, Slurm's word
+// sightedHoldings are the jobs that were seen on GPUs in this round or the one before
+// and that no Prolog told of at all. Of a job that Prolog told of, Slurm's word
 // holds: that it is on another GPU is a mistake that somebody should know of.
 func (a *Agent) sightedHoldings(told map[uint32][]string) (all []tally.Holding) {
 	for _, on := range slices.SortedFunc(maps.Keys(a.seen), jobOnGPU.compare) {
@@ -143,7 +143,7 @@ func (a *Agent) sightedHoldings(told map[uint32][]string) (all []tally.Holding) 
 			continue
 		}
 		h := tally.Holding{ID: tally.ID{GPU: on.gpu, JobID: on.job, From: s.from}, Until: tally.Open, Source: tally.FromProcess}
-		if s.last < a.last {
+		if s.last < a.now {
 			h.Until = s.last
 			delete(a.seen, on)
 		} else if s.from == s.last && a.told.first(fmt.Sprint("sighted ", on)) {

@@ -79,6 +79,8 @@ func Send(ctx context.Context, db executor, r *Report) error {
 const (
 	codeClock    = "GB020" // the node's clock is off
 	codeAge      = "GB021" // a bucket is too old, or lies in the future
+	codeLess     = "GB022" // a bucket would be less, or is another node's
+	codeLogin    = "GB023" // the login may not tell of the node
 	codeNoRight  = "42501" // insufficient_privilege
 	codeNoSchema = "42883" // undefined_function
 	codeNoName   = "3F000" // invalid_schema_name
@@ -102,7 +104,7 @@ var passing = []string{
 // what may be sent has to be told apart from the rest: else it would wait for ever.
 func refused(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok || len(e.Code) != 5 || e.Code == codeClock {
+	if !ok || len(e.Code) != 5 || e.Code == codeClock || e.Code == codeLogin {
 		return false
 	}
 	return !slices.Contains(passing, e.Code[:2])

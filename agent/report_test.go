@@ -107,6 +107,143 @@ func TestRepeatedAndLateReportsChangeNothing(t *testing.T) {
 	require.Equal(t, []string{"GPU-1 7.0 10 10 1", "GPU-1 7.0 2500 2500 2"}, rows(t, dsn, heldRows))
 }
 
+// What is in a report twice, as a bucket that is closed while it is being sent, is taken
+// once: the later.
+func TestABucketThatIsInAReportTwice(t *testing.T) {
+	dsn := pgtest.DB(t)
+	pool := agentPool(t, dsn)
+	hour := thisHour() - 3600_000
+	at := func(seq, held int64) *tally.Bucket {
+		b := aBucket(hour, held)
+		b.Seq = seq
+		return b
+	}
+	other := aBucket(hour, 77)
+	other.JobID = 8
+	require.NoError(t, Send(t.Context(), pool, aReport(at(2, 2500), at(3, 3500), other, at(1, 1000))))
+	require.NoError(t, Send(t.Context(), pool, aReport(at(5, 5500), at(4, 4500))))
+	require.Equal(t, []string{"GPU-1 7.0 5500 5500 5", "GPU-1 8.0 77 77 1"}, rows(t, dsn, heldRows))
+}
+
+// measured is a bucket of which all is known.
+func measured(held, seq int64) *tally.Bucket {
+	b := aBucket(thisHour()-3600_000, held)
+	b.Seq, b.Shared, b.BusyKnown, b.MemoryKnown, b.EnergyKnown, b.ProcessKnown = seq, held, held, held, held, held
+	b.Busy, b.Process, b.Memory, b.Energy, b.MemoryMax = new(held), new(held), new(100*held), new(300*held), new(int64(100))
+	b.Samples = held / 10_000
+	return b
+}
+
+// An agent adds to what it has told, and takes nothing of it back; no other node
+// touches it.
+func TestWhatWasToldOnlyGrows(t *testing.T) {
+	dsn := pgtest.DB(t)
+	pool := agentPool(t, dsn)
+	require.NoError(t, Send(t.Context(), pool, aReport(measured(600_000, 5))))
+	kept := rows(t, dsn, "SELECT b::text FROM gpubudget.gpu_bucket b")
+	for name, change := range map[string]func(*Report, *tally.Bucket){
+		"held":              func(_ *Report, b *tally.Bucket) { *b = *measured(599_999, 6) },
+		"nothing":           func(_ *Report, b *tally.Bucket) { *b = *aBucket(b.Starts, 0); b.Seq, b.Ended = 6, true },
+		"a minute and more": func(_ *Report, b *tally.Bucket) { *b = *measured(539_999, 6); b.Ended = true },
+		"from":              func(_ *Report, b *tally.Bucket) { b.From, b.Until = b.From+1, b.Until+1 },
+		"part":              func(_ *Report, b *tally.Bucket) { b.Part-- },
+		"shared":            func(_ *Report, b *tally.Bucket) { b.Shared-- },
+		"busy":              func(_ *Report, b *tally.Bucket) { *b.Busy-- },
+		"busy at the end":   func(_ *Report, b *tally.Bucket) { *b.Busy, b.Ended = *b.Busy-1, true },
+		"busy known":        func(_ *Report, b *tally.Bucket) { b.Busy, b.BusyKnown = nil, 0 },
+		"memory":            func(_ *Report, b *tally.Bucket) { *b.Memory-- },
+		"memory known":      func(_ *Report, b *tally.Bucket) { b.Memory, b.MemoryMax, b.MemoryKnown = nil, nil, 0 },
+		"most memory":       func(_ *Report, b *tally.Bucket) { *b.MemoryMax-- },
+		"energy":            func(_ *Report, b *tally.Bucket) { *b.Energy-- },
+		"energy known":      func(_ *Report, b *tally.Bucket) { b.EnergyKnown-- },
+		"process":           func(_ *Report, b *tally.Bucket) { *b.Process-- },
+		"process known":     func(_ *Report, b *tally.Bucket) { b.Process, b.ProcessKnown = nil, 0 },
+		"samples":           func(_ *Report, b *tally.Bucket) { b.Samples-- },
+		"another node":      func(r *Report, _ *tally.Bucket) { r.Node = "n2" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := measured(600_000, 6)
+			r := aReport(b)
+			change(r, b)
+			err := Send(t.Context(), pool, r)
+			require.ErrorContains(t, err, "the bucket of job 7 on GPU-1 at ")
+			require.Equal(t, codeLess, codeOf(err))
+			require.True(t, refused(err))
+			require.Equal(t, kept, rows(t, dsn, "SELECT b::text FROM gpubudget.gpu_bucket b"))
+		})
+	}
+	// Unless it comes late, when it changes nothing anyway.
+	late := aReport(measured(1, 5))
+	late.Node = "n2"
+	require.NoError(t, Send(t.Context(), pool, late))
+	require.Equal(t, kept, rows(t, dsn, "SELECT b::text FROM gpubudget.gpu_bucket b"))
+}
+
+// What ends a holding may take back what was counted after its end, and is final.
+func TestTheEndTakesBackAMoment(t *testing.T) {
+	dsn := pgtest.DB(t)
+	pool := agentPool(t, dsn)
+	require.NoError(t, Send(t.Context(), pool, aReport(measured(600_000, 5))))
+	end := measured(540_000, 6)
+	end.Ended, end.Energy, end.Memory, end.Samples = true, new(int64(300*600_000)), new(int64(100*600_000)), 60
+	require.NoError(t, Send(t.Context(), pool, aReport(end)))
+	require.Equal(t, []string{"GPU-1 7.0 540000 540000 6"}, rows(t, dsn, heldRows))
+	for _, held := range []int64{539_999, 540_000, 600_000} {
+		for _, ended := range []bool{false, true} {
+			b := measured(held, 7)
+			b.Ended = ended
+			require.ErrorContains(t, Send(t.Context(), pool, aReport(b)), "what was held has ended")
+		}
+	}
+	require.NoError(t, Send(t.Context(), pool, aReport(end)))
+	require.Equal(t, []string{"GPU-1 7.0 540000 540000 6"}, rows(t, dsn, heldRows))
+
+	// Of what was known for a moment only nothing may be left.
+	short := measured(30_000, 1)
+	short.JobID = 8
+	require.NoError(t, Send(t.Context(), pool, aReport(short)))
+	none := aBucket(short.Starts, 0)
+	none.JobID, none.Seq, none.Ended, none.Samples = 8, 2, true, 3
+	require.NoError(t, Send(t.Context(), pool, aReport(none)))
+	require.Equal(t, []string{"GPU-1 7.0 540000 540000 6", "GPU-1 8.0 0 0 2"}, rows(t, dsn, heldRows))
+}
+
+// A login that is bound tells of its node only, and nobody else does.
+func TestLoginsThatAreBoundToTheirNodes(t *testing.T) {
+	dsn := pgtest.DB(t)
+	pool := agentPool(t, dsn)
+	mine := pool.Config().ConnConfig.User
+	seq := int64(0)
+	tell := func(node string) error {
+		seq++
+		b := aBucket(thisHour()-3600_000, 1000)
+		b.Seq = seq
+		r := aReport(b)
+		r.Node = node
+		return Send(t.Context(), pool, r)
+	}
+	bind := func(node, role string) {
+		t.Helper()
+		owner, err := pgx.Connect(t.Context(), dsn)
+		require.NoError(t, err)
+		defer owner.Close(context.Background())
+		_, err = owner.Exec(t.Context(), "INSERT INTO gpubudget.agent_login (cluster, node, role) VALUES ('titan', $1, $2)", node, role)
+		require.NoError(t, err)
+	}
+	bind("n2", "another")
+	require.NoError(t, tell("n1"), "neither is bound")
+	err := tell("n2")
+	require.ErrorContains(t, err, "the login "+mine+" may not tell of node n2 of cluster titan")
+	require.Equal(t, codeLogin, codeOf(err))
+	require.False(t, refused(err), "nothing is wrong with the buckets")
+	require.ErrorContains(t, explained(err), "agent_login has who may")
+	bind("n1", mine)
+	require.NoError(t, tell("n1"))
+	require.ErrorContains(t, tell("n3"), "may not tell of node n3")
+	bind("n2", mine)
+	require.ErrorContains(t, tell("n2"), "it is of node n1, and not of n2", "the login may, but the bucket is n1's")
+}
+
 func TestEveryColumnIsKept(t *testing.T) {
 	dsn := pgtest.DB(t)
 	hour := thisHour() - 3600_000
@@ -173,8 +310,8 @@ func TestUnknownIsNull(t *testing.T) {
 // or may not be written; anything else is, also what nobody has thought of.
 func TestWhatIsWrongWithTheReportItself(t *testing.T) {
 	for code, want := range map[string]bool{
-		"21000": true, "22P05": true, "23514": true, "54000": true, "P0001": true, codeAge: true, "GB999": true,
-		codeClock: false, codeNoRight: false, codeNoSchema: false, codeNoName: false,
+		"21000": true, "22P05": true, "23514": true, "54000": true, "P0001": true, codeAge: true, codeLess: true, "GB999": true,
+		codeClock: false, codeLogin: false, codeNoRight: false, codeNoSchema: false, codeNoName: false,
 		"08006": false, "25006": false, "28P01": false, "3D000": false, "40P01": false, "53100": false, "53300": false,
 		"55P03": false, "57014": false, "57P01": false, "57P03": false, "58030": false, "XX000": false,
 	} {
@@ -187,18 +324,28 @@ func TestWhatIsWrongWithTheReportItself(t *testing.T) {
 func TestTheRoleCanOnlyAddUsage(t *testing.T) {
 	dsn := pgtest.DB(t)
 	pool := agentPool(t, dsn)
-	tables := rows(t, dsn, `SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = 'gpubudget'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm')`)
-	require.Contains(t, tables, "ledger")
-	for _, table := range tables {
+	tables := rows(t, dsn, `SELECT format('%s %s', c.relname, a.attname) FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = 1
+		WHERE c.relnamespace = 'gpubudget'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm')`)
+	require.Contains(t, tables, "ledger cluster")
+	require.Contains(t, tables, "gpu_bucket cluster")
+	require.Contains(t, tables, "agent_login cluster")
+	for _, text := range tables {
+		table, column, _ := strings.Cut(text, " ")
 		for _, sql := range []string{
-			"SELECT FROM gpubudget.%s LIMIT 1", "DELETE FROM gpubudget.%s WHERE false", "TRUNCATE gpubudget.%s", "INSERT INTO gpubudget.%s DEFAULT VALUES",
+			"SELECT FROM %s LIMIT 1", "DELETE FROM %s WHERE false", "TRUNCATE %s", "INSERT INTO %s DEFAULT VALUES",
+			"UPDATE %s SET " + column + " = DEFAULT WHERE false", "UPDATE %s SET " + column + " = DEFAULT",
 		} {
-			_, err := pool.Exec(t.Context(), fmt.Sprintf(sql, table))
+			_, err := pool.Exec(t.Context(), fmt.Sprintf(sql, "gpubudget."+table))
 			var denied *pgconn.PgError
 			require.ErrorAs(t, err, &denied, sql, table)
 			require.Equal(t, codeNoRight, denied.Code, "%s: %s", table, denied.Message)
 		}
 	}
+	require.Empty(t, rows(t, dsn, `SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = 'gpubudget'::regnamespace AND CASE c.relkind
+		WHEN 'S' THEN has_sequence_privilege('gpubudget_agent', c.oid, 'USAGE, SELECT, UPDATE')
+		WHEN 'i' THEN false WHEN 'I' THEN false WHEN 'c' THEN false
+		ELSE has_table_privilege('gpubudget_agent', c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
+			OR has_any_column_privilege('gpubudget_agent', c.oid, 'SELECT, INSERT, UPDATE, REFERENCES') END`), "nor of a column or a sequence")
 	// Of the functions that act as the schema's owner it may call one.
 	require.Equal(t, []string{"record_meter"}, rows(t, dsn, `SELECT p.proname::text FROM pg_proc p
 		WHERE p.pronamespace = 'gpubudget'::regnamespace AND p.prosecdef AND p.prorettype <> 'trigger'::regtype

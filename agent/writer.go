@@ -246,6 +246,7 @@ func explained(err error) error {
 	}
 	help := map[string]string{
 		codeClock:    e.Hint,
+		codeLogin:    e.Hint,
 		codeNoRight:  "make the agent's role a member of gpubudget_agent: GRANT gpubudget_agent TO the role",
 		codeNoSchema: "run: gpubudget db migrate",
 		codeNoName:   "run: gpubudget db migrate",

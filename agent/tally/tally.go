@@ -355,6 +355,14 @@ func (t *Tally) Marks() []Mark {
 	return marks
 }
 
+// UpTo is up to when a holding has been counted, 0 if it has not.
+func (t *Tally) UpTo(id ID) int64 {
+	if c, ok := t.counts[id]; ok {
+		return c.upTo
+	}
+	return t.known[id]
+}
+
 // Forget drops what is remembered of holdings that are not there any more: of
 // before this process, and never seen by it.
 func (t *Tally) Forget() { clear(t.known) }

@@ -207,7 +207,7 @@ func (w *world) send(db usage.DB) {
 		if rapid.Bool().Draw(w.T, "told before") {
 			older := b
 			older.Seq, older.Until = 1, b.From+(b.Until-b.From)/2
-			older.Part = older.Held()
+			older.Part = min(b.Part, older.Held())
 			all = append(all, older)
 		}
 		all = append(all, b)

@@ -67,6 +67,7 @@ func requireSummedUp(t require.TestingT, db usage.DB) {
 func TestSumsAreThoseOfAllRows(t *testing.T) {
 	db := pgtest.Pool(t)
 	u, start, n := usage.NewStore(db), hour()-2*24*hours, 0
+	told := map[string]map[string]tally.Bucket{"c0": {}, "c1": {}}
 	rapid.Check(t, func(t *rapid.T) {
 		n++
 		cluster := fmt.Sprint("c", n%2)
@@ -93,7 +94,8 @@ func TestSumsAreThoseOfAllRows(t *testing.T) {
 				_, err := metered.NewStore(db).Prune(ctx, start.Time().Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "days"))*24*time.Hour), time.Minute)
 				require.NoError(t, err)
 			default:
-				report(t, db, cluster, rapid.SampledFrom([]string{"n1", "n2"}).Draw(t, "node"), drawBuckets(t, start, job)...)
+				node := rapid.IntRange(1, 2).Draw(t, "node")
+				report(t, db, cluster, fmt.Sprint("n", node), drawBuckets(t, start, job, node, told[cluster])...)
 			}
 			requireSummedUp(t, db)
 		}
@@ -136,19 +138,24 @@ func requireSums(t *rapid.T, db usage.DB, cluster string, w fairshare.Period) {
 	require.Equal(t, want, got)
 }
 
-// drawBuckets are what an agent tells in a report: of each bucket once.
-func drawBuckets(t *rapid.T, start fairshare.Instant, job func() uint32) []tally.Bucket {
+// drawBuckets are what a node's agent tells in a report: of each bucket once, and no
+// less than was told of it.
+func drawBuckets(t *rapid.T, start fairshare.Instant, job func() uint32, node int, told map[string]tally.Bucket) []tally.Bucket {
 	met := map[string]bool{}
 	var all []tally.Bucket
 	for range rapid.IntRange(1, 12).Draw(t, "holdings") {
 		at := start + fairshare.Instant(rapid.IntRange(0, int(3*hours)).Draw(t, "from"))
 		for _, b := range held(job(), uint32(rapid.IntRange(0, 1).Draw(t, "restart")), rapid.SampledFrom([]string{"GPU-0", "GPU-1"}).Draw(t, "GPU"),
-			rapid.IntRange(1, 2).Draw(t, "incarnation"), period(at, at+fairshare.Instant(rapid.IntRange(1, int(2*hours)).Draw(t, "length")))) {
+			10*node+rapid.IntRange(1, 2).Draw(t, "incarnation"), period(at, at+fairshare.Instant(rapid.IntRange(1, int(2*hours)).Draw(t, "length")))) {
 			if met[key(&b)] {
 				continue
 			}
 			met[key(&b)] = true
 			b.Seq = int64(rapid.IntRange(1, 5).Draw(t, "seq"))
+			if old, ok := told[key(&b)]; ok {
+				b.From, b.Until = old.From, max(old.Until, b.Until)
+				b.Part, b.BusyKnown, b.Busy, b.EnergyKnown, b.Energy = b.Held(), old.BusyKnown, old.Busy, old.EnergyKnown, old.Energy
+			}
 			b.Account = rapid.SampledFrom([]string{"vision", "speech", ""}).Draw(t, "account")
 			if b.Account == "" && rapid.Bool().Draw(t, "by its processes") {
 				b.Source = tally.FromProcess
@@ -157,6 +164,7 @@ func drawBuckets(t *rapid.T, start fairshare.Instant, job func() uint32) []tally
 				b.BusyKnown, b.Busy = b.Held(), new(b.Held()/2)
 				b.EnergyKnown, b.Energy = b.Held(), new(70*b.Held())
 			}
+			told[key(&b)] = b
 			all = append(all, b)
 		}
 	}
