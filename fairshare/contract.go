@@ -97,23 +97,43 @@ type Decision struct {
 // Decide tells whether a running job yields to a request now. The rules are
 // asked one after the other; the first that has something to say decides.
 func (c *Contract) Decide(r *Ranking, now Instant, q *Request, o *Occupant) Decision {
-	return c.decide(now, q, o, r.rivals)
+	if d, decided := c.beforeRanking(now, q, o); decided {
+		return d
+	}
+	between := r.rivals(q.Account, o.Account)
+	return c.byRanking(&between, q, o)
 }
 
-func (c *Contract) decide(now Instant, q *Request, o *Occupant, compared func(a, b string) rivals) Decision {
+// DecideBetween is Decide for who knows how the two accounts stand to each other,
+// and asks about many jobs of few accounts.
+func (c *Contract) DecideBetween(v *Rivals, now Instant, q *Request, o *Occupant) Decision {
+	if d, decided := c.beforeRanking(now, q, o); decided {
+		return d
+	}
+	return c.byRanking(v, q, o)
+}
+
+// beforeRanking asks the rules that don't go by how the two accounts stand.
+func (c *Contract) beforeRanking(now Instant, q *Request, o *Occupant) (d Decision, decided bool) {
 	switch {
 	case requestUnallocated(q):
-		return Decision{Rule: R5}
+		return Decision{Rule: R5}, true
 	case occupantUnallocated(o):
-		return Decision{Yields: true, Rule: R1}
+		return Decision{Yields: true, Rule: R1}, true
 	case stillProtected(o, now):
-		return Decision{Rule: R2}
+		return Decision{Rule: R2}, true
 	case c.preemptedEnough(o), c.tooLarge(q, o):
-		return Decision{Rule: R7}
-	case q.Account == o.Account:
+		return Decision{Rule: R7}, true
+	}
+	return Decision{}, false
+}
+
+// byRanking asks the others.
+func (c *Contract) byRanking(v *Rivals, q *Request, o *Occupant) Decision {
+	if v.same {
 		return Decision{Yields: c.WithinAccount && (declaredHigher(q, o) || c.patient(q, o)), Rule: R4}
 	}
-	return Decision{Yields: c.outranks(compared(q.Account, o.Account), q, o), Rule: R3}
+	return Decision{Yields: c.outranks(v, q, o), Rule: R3}
 }
 
 // Judge decides about many running jobs for one request, as Contract.Decide does
@@ -123,18 +143,22 @@ type Judge struct {
 	ranking  *Ranking
 	now      Instant
 	request  *Request
-	known    map[string]rivals // by the job's account
+	known    map[string]Rivals // by the job's account
 }
 
 // Judge is for a request as of now. Nothing of what it is given may change as
 // long as it is used.
 func (c *Contract) Judge(r *Ranking, now Instant, q *Request) *Judge {
-	return &Judge{contract: c, ranking: r, now: now, request: q, known: make(map[string]rivals)}
+	return &Judge{contract: c, ranking: r, now: now, request: q, known: make(map[string]Rivals)}
 }
 
 // Decide tells whether a running job yields to the request.
 func (j *Judge) Decide(o *Occupant) Decision {
-	return j.contract.decide(j.now, j.request, o, j.compared)
+	if d, decided := j.contract.beforeRanking(j.now, j.request, o); decided {
+		return d
+	}
+	v := j.against(o.Account)
+	return j.contract.byRanking(&v, j.request, o)
 }
 
 // Protects tells whether R2 lets the job keep its GPUs: then its account, its
@@ -143,11 +167,11 @@ func (j *Judge) Protects(o *Occupant) bool {
 	return !occupantUnallocated(o) && stillProtected(o, j.now)
 }
 
-func (j *Judge) compared(a, b string) rivals {
-	found, known := j.known[b]
+func (j *Judge) against(account string) Rivals {
+	found, known := j.known[account]
 	if !known {
-		found = j.ranking.rivals(a, b)
-		j.known[b] = found
+		found = j.ranking.rivals(j.request.Account, account)
+		j.known[account] = found
 	}
 	return found
 }
@@ -189,11 +213,11 @@ func declaredHigher(q *Request, o *Occupant) bool {
 // counted in advance for the job that yields no longer is. So an account that
 // has won an exchange is not behind the one that lost it when its protection
 // ends, and the two can't take turns.
-func (c *Contract) outranks(between rivals, q *Request, o *Occupant) bool {
-	if !between.ok {
+func (c *Contract) outranks(v *Rivals, q *Request, o *Occupant) bool {
+	if !v.ok {
 		return false
 	}
-	due, held := between.due, between.held
+	due, held := v.due, v.held
 	due.charged = add(due.charged, q.Promised())
 	held.charged = add(held.charged, -o.Ahead)
 	margin := max(c.Margin, 0)
@@ -209,42 +233,54 @@ func (c *Contract) patient(q *Request, o *Occupant) bool {
 	return c.PatientGPUs > 0 && q.GPUs >= c.PatientGPUs && q.Waited >= c.Patience && o.GPUs < q.GPUs
 }
 
-func (r *Ranking) funded(account string) bool {
-	standing, known := r.Account(account)
-	return known && standing.Funded
-}
-
 // branch is one of several siblings: an account with all below it, or the
 // direct users of an account.
 type branch struct {
 	entitled, charged GPUMillis
 }
 
-// rivals are what R3 compares: the branches of the accounts of a request and of a
-// running job. ok is false if the former can't be ahead of anybody.
-type rivals struct {
-	due, held branch
-	ok        bool
+// Rivals are how the accounts of a request and of a running job stand to each
+// other: all that Contract.Decide goes by of a Ranking.
+type Rivals struct {
+	due, held branch // what R3 compares
+	ok        bool   // the former can be ahead of somebody
+	same      bool   // they are one account
 }
 
-func (r *Ranking) rivals(a, b string) rivals {
+func (r *Ranking) rivals(a, b string) Rivals {
+	v := r.Rivals(r.guests(a), r.guests(b))
+	v.same = a == b // known or not
+	return v
+}
+
+// Rivals are those of the accounts at two seats, of a request's and of a running
+// job's.
+func (r *Ranking) Rivals(a, b Seat) Rivals {
 	due, held, ok := r.part(a, b)
-	return rivals{due, held, ok && r.funded(a)}
+	return Rivals{due, held, ok && r.Accounts[a.account-1].Funded, a.account > 0 && a.account == b.account}
+}
+
+// guests is the seat of who is no member of an account.
+func (r *Ranking) guests(account string) (s Seat) {
+	if i, known := r.accounts[account]; known {
+		s.account = int32(i) + 1
+	}
+	return s
 }
 
 // part follows two accounts up to where their paths meet and gives the
 // branches by which they come. An account above the other comes by its direct
 // users. An account that isn't in the tree is due nothing. ok is false for one
 // and the same account, and if the first isn't in the tree.
-func (r *Ranking) part(a, b string) (of, with branch, ok bool) {
-	i, known := r.accounts[a]
-	if !known || a == b {
+func (r *Ranking) part(a, b Seat) (of, with branch, ok bool) {
+	if a.account == 0 || a.account == b.account {
 		return of, with, false
 	}
-	k, known := r.accounts[b]
-	if !known {
+	i := int(a.account - 1)
+	if b.account == 0 {
 		return r.branch(i), branch{}, true
 	}
+	k := int(b.account - 1)
 	of, with = r.pooled(i), r.pooled(k)
 	for i != k {
 		switch {
@@ -278,9 +314,10 @@ func (r *Ranking) Ratios(a, b string) (ofA, ofB float64) {
 		own := r.pooled(i)
 		return own.ratio(), own.ratio()
 	}
-	of, with, ok := r.part(a, b)
+	x, y := r.guests(a), r.guests(b)
+	of, with, ok := r.part(x, y)
 	if !ok {
-		with, of, _ = r.part(b, a)
+		with, of, _ = r.part(y, x)
 	}
 	return of.ratio(), with.ratio()
 }

@@ -252,9 +252,9 @@ func (l *layout) foldEpochs(epochs []epoch, buckets []Period) [][]GPUMillis {
 func (l *layout) entitledByBucket(buckets []Period) [][]GPUMillis {
 	in := newIntegrator(l, l.budget.Capacity)
 	in.keepPlans()
-	sums := make([][]GPUMillis, len(buckets))
+	sums, e := make([][]GPUMillis, len(buckets)), l.newEntitlements(Period{})
 	for i, bucket := range buckets {
-		e := l.newEntitlements(bucket)
+		e.reset(bucket)
 		in.integrate(e, l.budgetChanges(bucket, l.budget.Capacity).segments())
 		sums[i] = make([]GPUMillis, len(l.accounts))
 		for a := range sums[i] {

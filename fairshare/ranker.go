@@ -127,13 +127,16 @@ func (k *Ranker) Rank() *Ranking {
 	f := k.frame
 	r := f.blank()
 	k.settle(&r)
+	for i, u := range f.sitting {
+		r.Users[i].Entitled, r.Users[i].Used = k.due.users[u].whole, k.used.users[u]
+	}
 	k.rankUsers(&r)
 	return &r
 }
 
 // Places is the ranking without what strict priorities and the contract don't go
-// by, which is the ranks of users and all factors: they are 0. The ranking is
-// overwritten by the call of Places after the next.
+// by, which is what users are due and have used, their ranks, and all factors:
+// they are 0. The ranking is overwritten by the call of Places after the next.
 func (k *Ranker) Places() *Ranking {
 	k.turn = 1 - k.turn
 	t := &k.turns[k.turn]
@@ -278,7 +281,7 @@ func addUp(sums, x, y []GPUMillis) {
 	}
 }
 
-// fill fills in what needs no comparison.
+// fill fills in what of accounts needs no comparison.
 func (k *Ranker) fill(r *Ranking) {
 	f := k.frame
 	for i, a := range f.shape.order {
@@ -286,9 +289,6 @@ func (k *Ranker) fill(r *Ranking) {
 		s.Entitled, s.Used, s.Load = k.due.total[a].entitled(), k.used.total[a], k.loads.total[a]
 		s.Spent = k.spent(a)
 		s.Funded = !s.Spent && (f.open[a] || k.due.flow[a].whole > 0)
-	}
-	for i, u := range f.sitting {
-		r.Users[i].Entitled, r.Users[i].Used = k.due.users[u].whole, k.used.users[u]
 	}
 }
 
@@ -345,7 +345,9 @@ func (k *Ranker) setLevels(r *Ranking) {
 		for i := range rungs {
 			rungs[i].levelFS = r.Users[rungs[i].seat].LevelFS
 		}
-		slices.SortFunc(rungs, func(x, y rung) int { return compareFalling(x.levelFS, y.levelFS) })
+		if !slices.IsSortedFunc(rungs, compareRungs) {
+			slices.SortFunc(rungs, compareRungs)
+		}
 		level := 0
 		for i := range rungs {
 			if i > 0 && rungs[i].levelFS != rungs[i-1].levelFS {
@@ -356,11 +358,12 @@ func (k *Ranker) setLevels(r *Ranking) {
 	}
 }
 
-func compareFalling(x, y float64) int {
+// compareRungs sorts by falling level fair share.
+func compareRungs(x, y rung) int {
 	switch {
-	case x > y:
+	case x.levelFS > y.levelFS:
 		return -1
-	case x < y:
+	case x.levelFS < y.levelFS:
 		return 1
 	}
 	return 0

@@ -147,7 +147,7 @@ func BenchmarkRanker(b *testing.B) {
 	}
 }
 
-// Places leaves out ranks of users and factors and changes nothing else, however
+// Places leaves out the figures and ranks of users, and factors, and changes nothing else, however
 // often its memory was used again; and priorities that follow from ranking to
 // ranking are those made anew.
 func TestPlacesAreThoseOfTheRanking(t *testing.T) {
@@ -176,7 +176,7 @@ func TestPlacesAreThoseOfTheRanking(t *testing.T) {
 			for i := range want.Users {
 				u := &want.Users[i]
 				require.Equal(t, anew.Row(u.Account, u.User), strict.Row(u.Account, u.User))
-				u.Rank, u.Factor = 0, 0
+				u.Entitled, u.Used, u.Rank, u.Factor = 0, 0, 0, 0
 			}
 			for i := range want.Accounts {
 				want.Accounts[i].Factor = 0

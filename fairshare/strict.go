@@ -137,8 +137,13 @@ func newSlot(g *group, radix radices, lowest int64) slot {
 //   - Nice: how far below nice 0 the job is put, 0 for nice 0
 //   - the others: the rest
 func (s *Strict) Priority(job *Job, f *Factors) {
+	s.PriorityAt(s.ranking.Seat(job.Account, job.User), job, f)
+}
+
+// PriorityAt is Priority for who knows the seat of the job's account and user.
+func (s *Strict) PriorityAt(seat Seat, job *Job, f *Factors) {
 	f.reset(len(s.rest.weights.TRES))
-	sl, user := s.find(job.Account, job.User)
+	sl, user := s.at(seat)
 	fairshare, place := sl.fairshare(user, &s.rest), int64(0)
 	if job.Unallocated && sl.unallocated != sl {
 		sl = sl.unallocated

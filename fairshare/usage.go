@@ -238,6 +238,10 @@ func (l *layout) cutEpochs(epochs []epoch, window Period, cuts []Instant) []epoc
 // spread adds an amount of account a to the epochs it falls into. It returns
 // how much that is and how much was lost because a stood nowhere in the tree.
 func (l *layout) spread(epochs []epoch, a int, p Period, amount GPUMillis) (within, lost GPUMillis) {
+	if len(epochs) == 1 && epochs[0].Period == p && !p.Empty() && a >= 0 && epochs[0].shape.reached[a] {
+		epochs[0].sums[a] = add(epochs[0].sums[a], amount) // no part of it to be worked out
+		return amount, 0
+	}
 	first := sort.Search(len(epochs), func(i int) bool { return epochs[i].Until > p.From })
 	for i := first; i < len(epochs); i++ {
 		e := &epochs[i]

@@ -2,6 +2,8 @@
 
 package simulate
 
+import "slices"
+
 // event is something that is due at a second.
 type event struct {
 	at   int64
@@ -68,4 +70,39 @@ func (h *events) pop() event {
 	}
 	*h = s
 	return first
+}
+
+// deadlines are slots in the order of an instant that each has. Both are one
+// number, so that whoever looks for a place in the list looks nowhere else.
+type deadlines []deadline
+
+type deadline int64
+
+const (
+	slotBits     = 24 // more than a cluster can have GPUs
+	lastDeadline = 1 << (62 - slotBits)
+)
+
+func newDeadline(at int64, slot int32) deadline {
+	return deadline(min(at, lastDeadline)<<slotBits | int64(slot))
+}
+
+func (d deadline) at() int64   { return int64(d) >> slotBits }
+func (d deadline) slot() int32 { return int32(d & (1<<slotBits - 1)) }
+
+func (l *deadlines) add(at int64, slot int32) {
+	d := newDeadline(at, slot)
+	place, _ := slices.BinarySearch(*l, d)
+	*l = slices.Insert(*l, place, d)
+}
+
+func (l *deadlines) remove(at int64, slot int32) {
+	if place, found := slices.BinarySearch(*l, newDeadline(at, slot)); found {
+		*l = slices.Delete(*l, place, place+1)
+	}
+}
+
+func (l deadlines) has(at int64, slot int32) bool {
+	_, found := slices.BinarySearch(l, newDeadline(at, slot))
+	return found
 }

@@ -7,38 +7,63 @@ import (
 	"time"
 
 	"gpubudget/fairshare"
-	"gpubudget/usage"
 )
 
 // evictions is when a job was preempted, the latest last.
 type evictions []int64
 
 // today is how many of them lie in the last 24 hours.
-func (e evictions) today(now int64) int32 {
-	n := int32(0)
+func (e evictions) today(now int64) int {
+	n := 0
 	for i := len(e) - 1; i >= 0 && e[i] > now-86_400; i-- {
 		n++
 	}
 	return n
 }
 
-// candidates is running jobs that would have to yield, for reuse.
-type candidates struct {
-	occupants []fairshare.Occupant
-	slots     []int32
-	rules     []fairshare.Rule
-
-	latest   likeness
-	occupant fairshare.Occupant
-	decision fairshare.Decision
+// records are the evictions of all jobs that have some and aren't done.
+type records struct {
+	all   []evictions
+	spare []int32 // of all, those that are not in use
 }
 
-// likeness is what a decision on one request depends on, where the job that runs
-// is no longer protected: those that are alike in it are decided alike.
-type likeness struct {
-	account, gpus, preempted int32
-	qos                      uint32
-	allocated                bool
+func (r *records) add(c *course, now int64) {
+	if c.record < 0 {
+		if len(r.spare) == 0 {
+			r.spare = append(r.spare, int32(len(r.all)))
+			r.all = append(r.all, nil)
+		}
+		last := len(r.spare) - 1
+		c.record, r.spare = r.spare[last], r.spare[:last]
+	}
+	r.all[c.record] = append(r.all[c.record], now)
+}
+
+// forget drops those of a job that is done.
+func (r *records) forget(c *course) {
+	if n := c.record; n >= 0 {
+		r.all[n] = r.all[n][:0]
+		r.spare = append(r.spare, n)
+		c.record = -1
+	}
+}
+
+// candidates is running jobs that would have to yield, for reuse.
+type candidates struct {
+	slots     []int32
+	rules     []fairshare.Rule
+	occupants []fairshare.Occupant // the same, once all are known
+
+	occupant fairshare.Occupant
+	opponents
+}
+
+// opponents are how accounts stand to the one that asks, as of a priority pass.
+type opponents struct {
+	asks int32 // the account; -1 for none
+	pass int
+	of   []fairshare.Rivals // by account
+	know []bool             // by account
 }
 
 // rules are the rules of preemption in force, nil if nobody is preempted.
@@ -63,7 +88,7 @@ func (s *sim) evictFor(l *lane, h *reservation) bool {
 	request := fairshare.Request{
 		Account: s.names[l.account], GPUs: int64(j.GPUs), Allocated: true,
 		MinRuntime: time.Duration(s.minRuntime(j)) * time.Second, QOSPriority: j.QOS,
-		Waited: time.Duration(s.now-s.queued[job]) * time.Second,
+		Waited: time.Duration(s.now-s.courses[job].queued) * time.Second,
 	}
 	withHeld := s.mayUseHeld(h, l, job)
 	gone := s.search(rules, l, &request, withHeld)
@@ -82,16 +107,17 @@ func (s *sim) evictFor(l *lane, h *reservation) bool {
 // again the more often that happened, up to the time of a priority pass.
 func (s *sim) backOff(l *lane) {
 	if l.failed != l.head {
-		l.failed, l.wait = l.head, max(int64(s.p.BackfillInterval.Seconds()), 1)
+		l.failed, l.wait = l.head, s.every.backfill
 	}
 	l.retry = s.now + l.wait
-	l.wait = min(2*l.wait, max(int64(s.p.CalcInterval.Seconds()), l.wait))
+	l.wait = min(2*l.wait, max(s.every.calc, l.wait))
 }
 
 // victims are whom a request evicts, as indices of the candidates.
 func (s *sim) victims(rules *fairshare.Contract, l *lane, request *fairshare.Request, withHeld bool) []int {
 	c := &s.scratch.candidates
-	c.occupants, c.slots, c.rules, c.latest = c.occupants[:0], c.slots[:0], c.rules[:0], likeness{account: -1}
+	c.slots, c.rules = c.slots[:0], c.rules[:0]
+	s.face(c, l.account)
 	s.nodes.askLoosely(l.part, l.gpus, withHeld)
 	found := true
 	switch {
@@ -111,6 +137,7 @@ func (s *sim) victims(rules *fairshare.Contract, l *lane, request *fairshare.Req
 	if !found {
 		return nil
 	}
+	s.describe(c)
 	return rules.Victims(s.standing.ranking, s.instant(s.now), request, c.occupants, func(gone []int) bool {
 		s.nodes.ask(l.part, l.gpus, withHeld)
 		for _, i := range gone {
@@ -130,10 +157,10 @@ func (s *sim) sieve(c *candidates) {
 		if !slices.ContainsFunc(s.slots[n].pieces, s.nodes.helps) {
 			continue
 		}
-		c.occupants[kept], c.slots[kept], c.rules[kept] = c.occupants[i], n, c.rules[i]
+		c.slots[kept], c.rules[kept] = n, c.rules[i]
 		kept++
 	}
-	c.occupants, c.slots, c.rules = c.occupants[:kept], c.slots[:kept], c.rules[:kept]
+	c.slots, c.rules = c.slots[:kept], c.rules[:kept]
 }
 
 // loose is an unallocated job with what decides when its turn to yield comes.
@@ -212,10 +239,11 @@ func (s *sim) gather(c *candidates, rules *fairshare.Contract, l *lane, request 
 	st := &s.standing
 	for i, a := range st.worst {
 		if s.mayYield(rules, l.account, a, l.qos, s.patient(l)) {
-			for _, n := range s.accounts[a].guarded {
-				if s.slots[n].protectedUntil > s.now {
+			for _, d := range s.accounts[a].guarded {
+				if d.at() > s.now {
 					break
 				}
+				n := d.slot()
 				if s.slots[n].part == l.part && s.consider(c, rules, request, n) {
 					s.nodes.without(s.slots[n].pieces)
 				}
@@ -238,16 +266,18 @@ func (s *sim) mayYield(rules *fairshare.Contract, a, b int32, qos uint32, patien
 		return rules.WithinAccount && (qos > 0 || patient) // the lowest is higher than none
 	}
 	pair := int(a)*len(s.names) + int(b)
-	request := fairshare.Request{Account: s.names[a], GPUs: 1, Allocated: true}
 	if patient {
 		pair += len(s.names) * len(s.names)
-		request.GPUs, request.Waited = rules.PatientGPUs, rules.Patience
 	}
 	known := &s.standing.yields[pair]
 	if *known == 0 {
-		occupant := fairshare.Occupant{Account: s.names[b], Allocated: true}
+		request, occupant := fairshare.Request{GPUs: 1, Allocated: true}, fairshare.Occupant{Allocated: true}
+		if patient {
+			request.GPUs, request.Waited = rules.PatientGPUs, rules.Patience
+		}
 		*known = -1
-		if rules.Decide(s.standing.ranking, s.instant(s.now), &request, &occupant).Yields {
+		v := s.standing.rivals(a, b)
+		if rules.DecideBetween(&v, s.instant(s.now), &request, &occupant).Yields {
 			*known = 1
 		}
 	}
@@ -258,37 +288,61 @@ func (s *sim) mayYield(rules *fairshare.Contract, a, b int32, qos uint32, patien
 func (s *sim) patient(l *lane) bool {
 	rules := s.p.Contract
 	return rules != nil && rules.PatientGPUs > 0 && int64(l.gpus) >= rules.PatientGPUs &&
-		s.now-s.queued[l.head] >= int64(rules.Patience.Seconds())
+		s.now-s.courses[l.head].queued >= int64(rules.Patience/time.Second)
 }
 
 // consider adds a running job to the candidates if it would have to yield, and
 // tells whether it would.
 func (s *sim) consider(c *candidates, rules *fairshare.Contract, request *fairshare.Request, n int32) bool {
-	sl := &s.slots[n]
-	alike := likeness{account: sl.account, gpus: sl.gpus, qos: sl.qos, allocated: sl.allocated}
-	if sl.record != nil && sl.allocated {
-		alike.preempted = sl.record.today(s.now)
-	}
-	if alike != c.latest {
-		c.latest = alike
-		c.occupant = fairshare.Occupant{
-			Account: s.names[sl.account], GPUs: int64(sl.gpus), Allocated: sl.allocated,
-			ProtectedUntil: s.instant(sl.protectedUntil), QOSPriority: alike.qos, Preempted: int(alike.preempted),
-		}
-		if sl.allocated {
-			c.occupant.Ahead = usage.ChargeAhead(int64(sl.gpus)*fairshare.Millionths, s.p.Lookback)
-		}
-		c.decision = rules.Decide(s.standing.ranking, s.instant(s.now), request, &c.occupant)
-	}
-	if !c.decision.Yields {
+	s.occupant(&c.occupant, n)
+	d := rules.DecideBetween(s.rivals(c, s.slots[n].account), s.instant(s.now), request, &c.occupant)
+	if !d.Yields {
 		return false
 	}
-	occupant := c.occupant
-	occupant.ProtectedUntil = s.instant(sl.protectedUntil)
-	c.occupants = append(c.occupants, occupant)
 	c.slots = append(c.slots, n)
-	c.rules = append(c.rules, c.decision.Rule)
+	c.rules = append(c.rules, d.Rule)
 	return true
+}
+
+// occupant is a running job as the rules see it, but for the name of its account.
+func (s *sim) occupant(o *fairshare.Occupant, n int32) {
+	sl := &s.slots[n]
+	o.GPUs, o.Allocated, o.QOSPriority, o.Ahead = int64(sl.gpus), sl.allocated, sl.qos, sl.ahead
+	o.ProtectedUntil = s.instant(sl.protectedUntil)
+	o.Preempted = 0
+	if sl.record >= 0 && sl.allocated {
+		o.Preempted = s.records.all[sl.record].today(s.now)
+	}
+}
+
+// describe makes occupants of the candidates.
+func (s *sim) describe(c *candidates) {
+	c.occupants = slices.Grow(c.occupants[:0], len(c.slots))[:len(c.slots)]
+	for i, n := range c.slots {
+		s.occupant(&c.occupants[i], n)
+		c.occupants[i].Account = s.names[s.slots[n].account]
+	}
+}
+
+// face begins to ask for an account.
+func (s *sim) face(c *candidates, account int32) {
+	if c.know == nil {
+		c.know, c.of = make([]bool, len(s.names)), make([]fairshare.Rivals, len(s.names))
+		c.asks = -1
+	}
+	if c.asks != account || c.pass != s.standing.passes {
+		c.asks, c.pass = account, s.standing.passes
+		clear(c.know)
+	}
+}
+
+// rivals are how an account stands to the one that asks.
+func (s *sim) rivals(c *candidates, account int32) *fairshare.Rivals {
+	if !c.know[account] {
+		c.know[account] = true
+		c.of[account] = s.standing.rivals(c.asks, account)
+	}
+	return &c.of[account]
 }
 
 // evict preempts a job.
@@ -297,12 +351,7 @@ func (s *sim) evict(n int32, rule fairshare.Rule) {
 	s.counts.evicted++
 	s.counts.evictedBy[rule]++
 	if allocated {
-		e := s.record[job]
-		if e == nil {
-			e = &evictions{}
-			s.record[job] = e
-		}
-		*e = append(*e, s.now)
+		s.records.add(&s.courses[job], s.now)
 	}
 	s.counts.wasted += s.requeue(n, Preempted)
 }
@@ -320,7 +369,7 @@ func (s *sim) evictByAccount(part int16) {
 		if s.now < *quiet {
 			continue
 		}
-		*quiet = s.standing.at + max(int64(s.p.CalcInterval.Seconds()), 1)
+		*quiet = s.standing.at + s.every.calc
 		lanes, highest, patient := s.scratch.lanes[:0], uint32(0), false
 		for _, n := range s.queue.busy[a] {
 			if l := &s.queue.lanes[n]; l.allocated && l.part == part {
@@ -344,9 +393,9 @@ func (s *sim) mayEvict(a int32, part int16, highest uint32, patient bool) bool {
 	if len(s.free[part]) > 0 {
 		return true
 	}
-	for b := range s.names {
+	for _, b := range s.standing.worst { // who is likeliest to
 		guarded := s.accounts[b].guarded
-		if len(guarded) > 0 && s.slots[guarded[0]].protectedUntil <= s.now && s.mayYield(s.p.Contract, a, int32(b), highest, patient) {
+		if len(guarded) > 0 && guarded[0].at() <= s.now && s.mayYield(s.p.Contract, a, b, highest, patient) {
 			return true
 		}
 	}

@@ -18,6 +18,7 @@ type lane struct {
 
 	allocated  bool    // its jobs are charged
 	key        float64 // priority of the first job
+	seq        int64   // of that job
 	head, tail int32   // jobs; -1 if there are none
 	count      int32
 
@@ -38,15 +39,25 @@ type laneKey struct {
 	free        bool
 }
 
+// course is how a job fares. What is asked about one job lies together: with a
+// million of them, hardly any is in a cache when its turn comes.
+type course struct {
+	submitted  int64
+	queued     int64 // when it came into the queue last
+	waited     int64 // until its first start; -1 before it
+	done       int64 // what it has saved
+	seq        int64 // the order in which they were queued
+	lane       int32
+	next, prev int32 // in its lane
+	record     int32 // of its evictions; -1 if there were none
+}
+
 // queue is all waiting jobs.
 type queue struct {
 	lanes  []lane
 	number map[laneKey]int32
-	of     []int32 // by job: its lane
-	next   []int32 // by job
-	prev   []int32
-	seq    []int64 // by job: the order in which they were queued
-	last   int64
+	jobs   []course
+	last   int64 // the latest seq
 
 	parts []queuePart
 	owned [][]int32 // by account: its lanes
@@ -65,11 +76,10 @@ type queuePart struct {
 func newQueue(w *Workload, parts int, accountOf []int32, accounts int) *queue {
 	n := len(w.Jobs)
 	q := &queue{
-		number: make(map[laneKey]int32), of: make([]int32, n), next: make([]int32, n), prev: make([]int32, n),
-		seq: make([]int64, n), parts: make([]queuePart, parts), owned: make([][]int32, accounts), busy: make([][]int32, accounts),
+		number: make(map[laneKey]int32), jobs: make([]course, n), parts: make([]queuePart, parts), owned: make([][]int32, accounts), busy: make([][]int32, accounts),
 	}
 	for i := range w.Jobs {
-		q.of[i] = q.laneOf(&w.Jobs[i], accountOf)
+		q.jobs[i] = course{lane: q.laneOf(&w.Jobs[i], accountOf), waited: -1, record: -1}
 	}
 	q.findSizes()
 	return q
@@ -126,13 +136,14 @@ func (q *queue) findSizes() {
 // push puts a job at the end of its lane; first tells that it is the first
 // there now, and its key has to be set.
 func (q *queue) push(job int32) (l *lane, first bool) {
-	l = &q.lanes[q.of[job]]
+	c := &q.jobs[job]
+	l = &q.lanes[c.lane]
 	q.last++
-	q.seq[job], q.next[job], q.prev[job] = q.last, -1, l.tail
+	c.seq, c.next, c.prev = q.last, -1, l.tail
 	if l.tail >= 0 {
-		q.next[l.tail] = job
+		q.jobs[l.tail].next = job
 	} else {
-		l.head = job
+		l.head, l.seq = job, c.seq
 	}
 	l.tail = job
 	l.count++
@@ -145,17 +156,21 @@ func (q *queue) push(job int32) (l *lane, first bool) {
 
 // remove takes a job out of its lane; first tells that it was the first there.
 func (q *queue) remove(job int32) (l *lane, first bool) {
-	l = &q.lanes[q.of[job]]
+	c := &q.jobs[job]
+	l = &q.lanes[c.lane]
 	first = l.head == job
-	if q.prev[job] >= 0 {
-		q.next[q.prev[job]] = q.next[job]
-	} else {
-		l.head = q.next[job]
+	switch {
+	case c.prev >= 0:
+		q.jobs[c.prev].next = c.next
+	case c.next >= 0:
+		l.head, l.seq = c.next, q.jobs[c.next].seq
+	default:
+		l.head = -1
 	}
-	if q.next[job] >= 0 {
-		q.prev[q.next[job]] = q.prev[job]
+	if c.next >= 0 {
+		q.jobs[c.next].prev = c.prev
 	} else {
-		l.tail = q.prev[job]
+		l.tail = c.prev
 	}
 	l.count--
 	l.limit = 0
@@ -224,7 +239,7 @@ func (q *queue) before(a, b int32) bool {
 	if x.key != y.key {
 		return x.key > y.key
 	}
-	return q.seq[x.head] < q.seq[y.head]
+	return x.seq < y.seq
 }
 
 // fix restores the heap where one lane's key has changed.

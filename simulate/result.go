@@ -144,9 +144,8 @@ func (s *sim) result() *Result {
 
 // runs tells whether a slot is in use.
 func (s *sim) runs(n int32) bool {
-	list := s.byEnd[s.slots[n].part]
-	at := s.endsBefore(n)
-	return at < len(list) && list[at] == n
+	sl := &s.slots[n]
+	return s.byEnd[sl.part].has(sl.limitEnd, n)
 }
 
 func (s *sim) countJobs(r *Result) {
@@ -165,10 +164,10 @@ func (s *sim) countJobs(r *Result) {
 			continue
 		}
 		r.Jobs++
-		wait := s.waited[i]
+		wait := s.courses[i].waited
 		never := wait < 0
 		if never {
-			wait = s.now - s.submitted[i]
+			wait = s.now - s.courses[i].submitted
 		} else {
 			r.Started++
 		}

@@ -33,7 +33,7 @@ func (s *sim) schedule() {
 		}
 	}
 	if full {
-		s.nextFull = s.now + max(int64(s.p.BackfillInterval.Seconds()), 1)
+		s.nextFull = s.now + s.every.backfill
 		s.dirty = false
 	}
 	s.counts.strandedNow = s.stranded()
@@ -166,7 +166,7 @@ func (s *sim) someMayUseHeld(h *reservation, l *lane) bool {
 		job := l.head
 		for range min(l.count, mostSkipped) {
 			l.limit = min(l.limit, s.jobs[job].Limit)
-			job = s.queue.next[job]
+			job = s.courses[job].next
 		}
 	}
 	return s.now+l.limit <= h.shadow
@@ -177,7 +177,7 @@ func (s *sim) startHolder(h *reservation) {
 	if h.job < 0 || !s.keeps(h) {
 		return
 	}
-	if l := &s.queue.lanes[s.queue.of[h.job]]; !l.parked {
+	if l := &s.queue.lanes[s.courses[h.job].lane]; !l.parked {
 		s.place(h.job, true, s.allocates(l))
 	}
 }
@@ -196,7 +196,7 @@ func (s *sim) release(h *reservation) {
 func (s *sim) holdFor(part int16, job int32) {
 	h := &s.hold[part]
 	if h.job >= 0 {
-		fresh := s.now < h.shadow && s.now < h.at+max(int64(s.p.CalcInterval.Seconds()), 1)
+		fresh := s.now < h.shadow && s.now < h.at+s.every.calc
 		if fresh {
 			return
 		}
@@ -216,7 +216,8 @@ func (s *sim) holdFor(part int16, job int32) {
 		return
 	}
 	free := s.copyFree(part)
-	for _, n := range s.byEnd[part] {
+	for _, d := range s.byEnd[part] {
+		n := d.slot()
 		for _, x := range s.slots[n].pieces {
 			at := x.Node - p.first
 			free[at] += x.GPUs
@@ -242,7 +243,8 @@ func (s *sim) holdWhole(h *reservation, part int16, whole int) {
 		return
 	}
 	free := s.copyFree(part)
-	for _, n := range s.byEnd[part] {
+	for _, d := range s.byEnd[part] {
+		n := d.slot()
 		for _, x := range s.slots[n].pieces {
 			at := x.Node - p.first
 			free[at] += x.GPUs
@@ -350,7 +352,7 @@ func (s *sim) tryLane(l *lane, try func(l *lane, job int32) bool) bool {
 		if job < 0 {
 			return false
 		}
-		next := s.queue.next[job]
+		next := s.courses[job].next
 		if try(l, job) {
 			return true
 		}

@@ -4,9 +4,11 @@ package simulate
 
 import (
 	"math"
-	"sort"
+	"slices"
+	"time"
 
 	"gpubudget/fairshare"
+	"gpubudget/usage"
 )
 
 // sim is a run in progress. Whatever is looked at often is numbered and lies in
@@ -14,6 +16,7 @@ import (
 type sim struct {
 	cfg   *Config
 	p     *Policy
+	every intervals
 	jobs  []Job
 	now   int64
 	until int64
@@ -27,17 +30,14 @@ type sim struct {
 	queue  *queue
 	events events
 	slots  []slot
-	spare  []int32   // slots that are not in use
-	byEnd  [][]int32 // by partition: slots in the order of their time limits
-	free   [][]int32 // by partition: slots of unallocated jobs, the oldest first
+	spare  []int32     // slots that are not in use
+	byEnd  []deadlines // by partition: slots by their time limits
+	free   [][]int32   // by partition: slots of unallocated jobs, the oldest first
 
-	done      []int64 // by job: what it has saved
-	submitted []int64 // by job
-	queued    []int64 // by job: when it came into the queue last
-	waited    []int64 // by job: until its first start; -1 before it
-	drawer    [][]int32
-	record    map[int32]*evictions // of jobs that were preempted
-	hold      []reservation        // by partition
+	courses []course // by job; the queue's
+	drawer  [][]int32
+	records records
+	hold    []reservation // by partition
 
 	standing standing
 	nextFull int64
@@ -52,15 +52,26 @@ type sim struct {
 	straight bool
 }
 
+// intervals are those of the policy in seconds.
+type intervals struct{ calc, backfill, lookback, cap, hold int64 }
+
+func (p *Policy) intervals() intervals {
+	whole := func(d time.Duration) int64 { return int64(d / time.Second) }
+	return intervals{
+		max(whole(p.CalcInterval), 1), max(whole(p.BackfillInterval), 1), whole(p.Lookback), whole(p.MinRuntimeCap), whole(p.RequeueHold),
+	}
+}
+
 // account is what an account has now, and what is counted of it.
 type account struct {
-	running int64   // GPUs charged
-	quota   int64   // GPUs at once, of Quota
-	guarded []int32 // slots of allocated jobs, by the end of their protection
-	quiet   []int64 // by partition: until when it needs no try to evict others
-	asked   series  // pending and running, of jobs that mean to be charged
-	charged series
-	unpaid  series
+	running    int64     // GPUs charged
+	quota      int64     // GPUs at once, of Quota
+	guarded    deadlines // slots of allocated jobs, by the end of their protection
+	minRuntime int64     // of jobs that declare none, in seconds
+	quiet      []int64   // by partition: until when it needs no try to evict others
+	asked      series    // pending and running, of jobs that mean to be charged
+	charged    series
+	unpaid     series
 }
 
 // owner is what a user of an account uses.
@@ -82,8 +93,9 @@ type slot struct {
 	protectedUntil      int64
 	gen                 uint32
 	pieces              []Piece
-	waited              int64      // until this start; -1 if it isn't the first
-	record              *evictions // of the job; nil if it was never preempted
+	waited              int64               // until this start; -1 if it isn't the first
+	record              int32               // of the job; -1 if it was never preempted
+	ahead               fairshare.GPUMillis // that it is charged ahead
 }
 
 // counts are the sums that are no account's.
@@ -108,11 +120,11 @@ func newSim(cfg *Config) *sim {
 		cfg: cfg, p: &cfg.Policy, jobs: w.Jobs, until: cfg.Until,
 		accountOf: make([]int32, len(w.Owners)), owners: make([]owner, len(w.Owners)),
 		nodes: newNodes(&cfg.Cluster),
-		byEnd: make([][]int32, len(cfg.Cluster.Partitions)), free: make([][]int32, len(cfg.Cluster.Partitions)),
-		done: make([]int64, len(w.Jobs)), submitted: make([]int64, len(w.Jobs)), queued: make([]int64, len(w.Jobs)), waited: make([]int64, len(w.Jobs)),
-		drawer: make([][]int32, len(w.Owners)), record: make(map[int32]*evictions),
-		hold: make([]reservation, len(cfg.Cluster.Partitions)),
+		byEnd: make([]deadlines, len(cfg.Cluster.Partitions)), free: make([][]int32, len(cfg.Cluster.Partitions)),
+		drawer: make([][]int32, len(w.Owners)),
+		hold:   make([]reservation, len(cfg.Cluster.Partitions)),
 	}
+	s.every = s.p.intervals()
 	if s.until == 0 {
 		s.until = never
 	}
@@ -129,11 +141,14 @@ func newSim(cfg *Config) *sim {
 	s.accounts = make([]account, len(s.names))
 	for a := range s.accounts {
 		s.accounts[a].quiet = make([]int64, len(cfg.Cluster.Partitions))
+		d, own := s.p.MinRuntimes[s.names[a]]
+		if !own {
+			d = s.p.MinRuntime
+		}
+		s.accounts[a].minRuntime = int64(d / time.Second)
 	}
 	s.queue = newQueue(w, len(cfg.Cluster.Partitions), s.accountOf, len(s.names))
-	for i := range s.waited {
-		s.waited[i] = -1
-	}
+	s.courses = s.queue.jobs
 	for i := range s.hold {
 		s.hold[i].job = -1
 	}
@@ -149,6 +164,9 @@ func newSim(cfg *Config) *sim {
 // run lets time go by, from one instant at which something happens to the next.
 func (s *sim) run() {
 	submitted := 0
+	if s.cfg.Progress != nil {
+		s.cfg.Progress(0, len(s.jobs))
+	}
 	for {
 		at := s.nextInstant(submitted)
 		if at >= s.until || at == never {
@@ -263,14 +281,14 @@ func (s *sim) arrive(job int32) {
 	if s.limited(j) {
 		s.owners[j.Owner].outstanding += int64(j.GPUs)
 	}
-	s.submitted[job] = s.now
+	s.courses[job].submitted = s.now
 	s.enqueue(job)
 }
 
 // enqueue puts a job into the queue.
 func (s *sim) enqueue(job int32) {
 	s.dirty = true
-	s.queued[job] = s.now
+	s.courses[job].queued = s.now
 	l, first := s.queue.push(job)
 	if s.asks(l) {
 		s.accounts[l.account].asked.add(s.now, int64(l.gpus))
@@ -287,12 +305,12 @@ func (s *sim) asks(l *lane) bool { return !l.free || s.p.Contract == nil }
 func (s *sim) enter(l *lane) {
 	s.accounts[l.account].quiet[l.part] = 0
 	s.standing.key(s, l)
-	s.queue.enter(s.queue.of[l.head])
+	s.queue.enter(s.courses[l.head].lane)
 }
 
 // dequeue takes a job out of the queue.
 func (s *sim) dequeue(job int32) {
-	n := s.queue.of[job]
+	n := s.courses[job].lane
 	l, first := s.queue.remove(job)
 	switch {
 	case l.count == 0:
@@ -305,7 +323,7 @@ func (s *sim) dequeue(job int32) {
 
 // start starts a waiting job on pieces of nodes.
 func (s *sim) start(job int32, pieces []Piece, allocated bool) {
-	j, l := &s.jobs[job], &s.queue.lanes[s.queue.of[job]]
+	j, l := &s.jobs[job], &s.queue.lanes[s.courses[job].lane]
 	if h := &s.hold[j.Partition]; h.job == job {
 		s.release(h)
 	}
@@ -319,7 +337,7 @@ func (s *sim) start(job int32, pieces []Piece, allocated bool) {
 	*sl = slot{
 		job: job, owner: j.Owner, account: l.account, gpus: j.GPUs, qos: j.QOS, part: j.Partition, allocated: allocated,
 		start: s.now, limitEnd: s.now + j.Limit, protectedUntil: s.now,
-		gen: sl.gen + 1, pieces: append(sl.pieces[:0], pieces...), record: s.record[job], waited: -1,
+		gen: sl.gen + 1, pieces: append(sl.pieces[:0], pieces...), record: s.courses[job].record, waited: -1,
 	}
 	switch {
 	case s.rules() == nil || allocated && s.p.Contract == nil:
@@ -327,14 +345,17 @@ func (s *sim) start(job int32, pieces []Piece, allocated bool) {
 	case allocated:
 		sl.protectedUntil += s.minRuntime(j)
 	}
+	if allocated {
+		sl.ahead = usage.ChargeAhead(int64(j.GPUs)*fairshare.Millionths, s.p.Lookback)
+	}
 	s.account(sl, int64(j.GPUs))
 	s.file(n)
-	left := max(j.Run-s.done[job], 1)
+	left := max(j.Run-s.courses[job].done, 1)
 	s.events.push(event{s.now + min(left, j.Limit), jobEnds, n, sl.gen})
 	s.counts.started++
-	if s.waited[job] < 0 {
-		sl.waited = s.now - s.submitted[job]
-		s.waited[job] = sl.waited
+	if s.courses[job].waited < 0 {
+		sl.waited = s.now - s.courses[job].submitted
+		s.courses[job].waited = sl.waited
 	}
 }
 
@@ -342,13 +363,9 @@ func (s *sim) start(job int32, pieces []Piece, allocated bool) {
 func (s *sim) minRuntime(j *Job) int64 {
 	declared := j.MinRuntime
 	if declared < 0 {
-		d, own := s.p.MinRuntimes[s.cfg.Workload.Owners[j.Owner].Account]
-		if !own {
-			d = s.p.MinRuntime
-		}
-		declared = int64(d.Seconds())
+		declared = s.accounts[s.accountOf[j.Owner]].minRuntime
 	}
-	return min(declared, int64(s.p.MinRuntimeCap.Seconds()), j.Limit)
+	return min(declared, s.every.cap, j.Limit)
 }
 
 func (s *sim) newSlot() int32 {
@@ -387,66 +404,25 @@ func (s *sim) account(sl *slot, gpus int64) {
 // file puts a running job on the lists it is looked for in.
 func (s *sim) file(n int32) {
 	sl := &s.slots[n]
-	s.byEnd[sl.part] = insert(s.byEnd[sl.part], s.endsBefore(n), n)
+	s.byEnd[sl.part].add(sl.limitEnd, n)
 	switch {
 	case !sl.allocated:
 		s.free[sl.part] = append(s.free[sl.part], n)
 	case s.p.Contract != nil:
-		guarded := &s.accounts[sl.account].guarded
-		*guarded = insert(*guarded, s.guardedBefore(*guarded, n), n)
+		s.accounts[sl.account].guarded.add(sl.protectedUntil, n)
 	}
 }
 
 func (s *sim) unfile(n int32) {
 	sl := &s.slots[n]
-	s.byEnd[sl.part] = removeAt(s.byEnd[sl.part], s.endsBefore(n))
+	s.byEnd[sl.part].remove(sl.limitEnd, n)
 	switch {
 	case !sl.allocated:
-		for i, other := range s.free[sl.part] {
-			if other == n {
-				s.free[sl.part] = removeAt(s.free[sl.part], i)
-				return
-			}
-		}
+		at := slices.Index(s.free[sl.part], n)
+		s.free[sl.part] = slices.Delete(s.free[sl.part], at, at+1)
 	case s.p.Contract != nil:
-		guarded := &s.accounts[sl.account].guarded
-		*guarded = removeAt(*guarded, s.guardedBefore(*guarded, n))
+		s.accounts[sl.account].guarded.remove(sl.protectedUntil, n)
 	}
-}
-
-// endsBefore is how many slots of the partition end before slot n at the latest.
-func (s *sim) endsBefore(n int32) int {
-	sl, list := &s.slots[n], s.byEnd[s.slots[n].part]
-	return sort.Search(len(list), func(i int) bool {
-		other := &s.slots[list[i]]
-		if other.limitEnd != sl.limitEnd {
-			return other.limitEnd > sl.limitEnd
-		}
-		return list[i] >= n
-	})
-}
-
-// guardedBefore is how many slots of a list are protected for less long than n.
-func (s *sim) guardedBefore(list []int32, n int32) int {
-	sl := &s.slots[n]
-	return sort.Search(len(list), func(i int) bool {
-		other := &s.slots[list[i]]
-		if other.protectedUntil != sl.protectedUntil {
-			return other.protectedUntil > sl.protectedUntil
-		}
-		return list[i] >= n
-	})
-}
-
-func insert(list []int32, at int, n int32) []int32 {
-	list = append(list, 0)
-	copy(list[at+1:], list[at:])
-	list[at] = n
-	return list
-}
-
-func removeAt(list []int32, at int) []int32 {
-	return append(list[:at], list[at+1:]...)
 }
 
 // tell lets the recorder know of a stint.
@@ -466,7 +442,7 @@ func (s *sim) stop(n int32, how Ending) {
 	}
 	s.nodes.giveBack(sl.pieces)
 	s.account(sl, -int64(sl.gpus))
-	l := &s.queue.lanes[s.queue.of[sl.job]]
+	l := &s.queue.lanes[s.courses[sl.job].lane]
 	if s.asks(l) {
 		s.accounts[sl.account].asked.add(s.now, -int64(sl.gpus))
 	}
@@ -482,8 +458,9 @@ func (s *sim) finish(n int32) {
 	job := sl.job
 	s.stop(n, Done)
 	s.counts.finished++
+	s.records.forget(&s.courses[job])
 	j := &s.jobs[job]
-	s.counts.slowdowns = append(s.counts.slowdowns, slowdown(s.now-s.submitted[job], min(j.Run, j.Limit)))
+	s.counts.slowdowns = append(s.counts.slowdowns, slowdown(s.now-s.courses[job].submitted, min(j.Run, j.Limit)))
 	if s.limited(j) {
 		s.owners[j.Owner].outstanding -= int64(j.GPUs)
 		s.openDrawer(j.Owner)
@@ -512,13 +489,13 @@ func (s *sim) requeue(n int32, how Ending) (lost int64) {
 	sl := &s.slots[n]
 	job, ran := sl.job, s.now-sl.start
 	saved := int64(0)
-	if every := int64(s.p.Checkpoint.Seconds()); every > 0 {
+	if every := int64(s.p.Checkpoint / time.Second); every > 0 {
 		saved = ran / every * every
 	}
-	s.done[job] += saved
+	s.courses[job].done += saved
 	lost = int64(sl.gpus) * (ran - saved)
 	s.stop(n, how)
-	s.events.push(event{s.now + int64(s.p.RequeueHold.Seconds()), jobReturns, job, 0})
+	s.events.push(event{s.now + s.every.hold, jobReturns, job, 0})
 	return lost
 }
 
@@ -532,7 +509,8 @@ func (s *sim) takeNodeAway(o *Outage) {
 		return
 	}
 	var victims []int32
-	for _, n := range s.byEnd[s.nodes.part[node]] {
+	for _, d := range s.byEnd[s.nodes.part[node]] {
+		n := d.slot()
 		for _, p := range s.slots[n].pieces {
 			if p.Node == node {
 				victims = append(victims, n)

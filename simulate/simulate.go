@@ -30,8 +30,8 @@ type Config struct {
 	// Until is the second at which the run ends, counted from Workload.Begin; 0
 	// is when all jobs have ended.
 	Until int64
-	// Progress is told now and then how many of the jobs have been submitted;
-	// nil if nobody wants to know.
+	// Progress is told at the beginning, now and then, and at the end how many of
+	// the jobs have been submitted; nil if nobody wants to know.
 	Progress func(submitted, jobs int)
 	// Record is told of each stretch of time that a job ran when it ends; nil if
 	// nobody wants to know. It must not keep Stint.Pieces.
@@ -210,6 +210,9 @@ func (c *Cluster) check() error {
 		if p.Nodes > mostGPUs/p.GPUsPerNode {
 			return fmt.Errorf("partition %q has more than %d GPUs", p.Name, mostGPUs)
 		}
+	}
+	if c.GPUs() > 1<<slotBits {
+		return fmt.Errorf("the cluster has %d GPUs, more than %d", c.GPUs(), 1<<slotBits)
 	}
 	for _, o := range c.Outages {
 		if o.Node < 0 || o.Node >= c.Nodes() {

@@ -23,11 +23,14 @@ type standing struct {
 	numbers []fairshare.Owner // by owner: his number to the ranker
 	ranking *fairshare.Ranking
 	strict  *fairshare.Strict
-	places  []int32  // by account: its place, 1 is the most under-served
-	worst   []int32  // accounts, the most over-served first
-	funded  []bool   // by account
-	keys    []uint32 // by kind of lane: its strict priority; 0 if nobody has asked
-	yields  []int8   // by pair of accounts: can a job of the second yield to one of the first; 0 if nobody has asked. Then the same for patient requests
+	seated  fairshare.Ranking // whose seats these are; a copy, since ranks are written over
+	seats   []fairshare.Seat  // by account: of who is no member
+	members []fairshare.Seat  // by owner
+	places  []int32           // by account: its place, 1 is the most under-served
+	worst   []int32           // accounts, the most over-served first
+	funded  []bool            // by account
+	keys    []uint32          // by kind of lane: its strict priority; 0 if nobody has asked
+	yields  []int8            // by pair of accounts: can a job of the second yield to one of the first; 0 if nobody has asked. Then the same for patient requests
 
 	shares  []fairshare.Association
 	leaf    []int32 // by owner: his association
@@ -121,7 +124,7 @@ func capacity(s *sim) []fairshare.Step[fairshare.MilliGPUs] {
 
 // refresh does a priority pass if one is due.
 func (st *standing) refresh(s *sim) {
-	if s.now < st.at+max(int64(s.p.CalcInterval.Seconds()), 1) {
+	if s.now < st.at+s.every.calc {
 		return
 	}
 	st.at = s.now
@@ -150,18 +153,19 @@ func (st *standing) refresh(s *sim) {
 func (st *standing) rank(s *sim) (changed bool) {
 	window := fairshare.Lookback(s.instant(s.now), s.p.Lookback)
 	st.ranker.Begin(window, st.budget.Capacity)
-	lookback := int64(s.p.Lookback.Seconds())
+	ahead := usage.ChargeAhead(fairshare.Millionths, s.p.Lookback)
 	for i := range s.owners {
 		g := &s.owners[i].gauge
-		if used := g.within(s.now, lookback); used != 0 {
+		if used := g.within(s.now, s.every.lookback); used != 0 {
 			st.ranker.Charge(st.numbers[i], window, fairshare.GPUMillis(used*1000))
 		}
 		if g.gpus != 0 {
-			st.ranker.Ahead(st.numbers[i], usage.ChargeAhead(g.gpus*fairshare.Millionths, s.p.Lookback))
+			st.ranker.Ahead(st.numbers[i], ahead*fairshare.GPUMillis(g.gpus)) // whole GPUs: nothing is rounded
 		}
 	}
 	before := st.ranking
 	st.ranking = st.ranker.Places()
+	st.seat(s)
 	clear(st.yields)
 	switch {
 	case st.strict == nil || s.straight:
@@ -172,11 +176,11 @@ func (st *standing) rank(s *sim) (changed bool) {
 		st.strict = st.strict.Follow(st.ranking, &st.seen)
 	}
 	clear(st.keys)
-	for a, name := range s.names {
-		standing, known := st.ranking.Account(name)
-		st.funded[a] = known && standing.Funded
+	for a := range s.names {
+		standing, _ := st.ranking.At(st.seats[a])
+		st.funded[a] = standing != nil && standing.Funded
 		st.places[a] = int32(len(st.ranking.Accounts) + 1)
-		if known && standing.Rank > 0 {
+		if standing != nil && standing.Rank > 0 {
 			st.places[a] = int32(standing.Rank)
 		}
 	}
@@ -187,6 +191,28 @@ func (st *standing) rank(s *sim) (changed bool) {
 		return int(a - b)
 	})
 	return true
+}
+
+// seat finds everybody's seat, if they are others than before.
+func (st *standing) seat(s *sim) {
+	if st.ranking.Seats(&st.seated) {
+		return
+	}
+	st.seated, st.seats, st.members = *st.ranking, st.seats[:0], st.members[:0]
+	for _, name := range s.names {
+		st.seats = append(st.seats, st.ranking.Seat(name, ""))
+	}
+	for _, o := range s.cfg.Workload.Owners {
+		st.members = append(st.members, st.ranking.Seat(o.Account, o.User))
+	}
+}
+
+// rivals are how the accounts of a request and of a running job stand to each other.
+func (st *standing) rivals(a, b int32) fairshare.Rivals {
+	if len(st.seats) == 0 {
+		return fairshare.Rivals{} // nobody was ranked yet
+	}
+	return st.ranking.Rivals(st.seats[a], st.seats[b])
 }
 
 // samePlaces tells whether two rankings of one budget put all accounts and users
@@ -217,10 +243,9 @@ func (st *standing) key(s *sim, l *lane) {
 		}
 		known := &st.keys[l.kind]
 		if *known == 0 {
-			o := &s.cfg.Workload.Owners[l.owner]
 			// Of jobs that are alike but for their age, who came first is next: the
 			// queue knows that to the job, so age is left out here.
-			st.strict.Priority(&fairshare.Job{Account: o.Account, User: o.User, QOSPriority: l.qos, Age: -1}, &st.factors)
+			st.strict.PriorityAt(st.members[l.owner], &fairshare.Job{QOSPriority: l.qos, Age: -1}, &st.factors)
 			*known = st.factors.Priority
 		}
 		l.key = float64(*known)
@@ -232,7 +257,7 @@ func (st *standing) key(s *sim, l *lane) {
 		if st.shares[0].SharesNorm == 0 {
 			st.refresh(s)
 		}
-		age := max(st.at-s.submitted[l.head], 0)
+		age := max(st.at-s.courses[l.head].submitted, 0)
 		w := fairshare.Weights{Fairshare: s.p.FairshareWeight, Age: s.p.AgeWeight, MaxAge: uint32(s.p.MaxAge / time.Second)}
 		job := fairshare.Job{Fairshare: st.shares[st.leaf[l.owner]].Factor, Age: age}
 		fairshare.NewAdditive(nil, w, st.size).Priority(&job, &st.factors)

@@ -24,7 +24,9 @@ func straightVictims(s *sim) func(*fairshare.Contract, *lane, *fairshare.Request
 		var running []int32
 		running = append(running, s.free[l.part]...)
 		for _, a := range s.standing.worst {
-			running = append(running, s.accounts[a].guarded...)
+			for _, d := range s.accounts[a].guarded {
+				running = append(running, d.slot())
+			}
 		}
 		for _, n := range running {
 			sl := &s.slots[n]
@@ -34,8 +36,8 @@ func straightVictims(s *sim) func(*fairshare.Contract, *lane, *fairshare.Request
 			}
 			if sl.allocated {
 				o.Ahead = usage.ChargeAhead(o.GPUs*fairshare.Millionths, s.p.Lookback)
-				if sl.record != nil {
-					o.Preempted = int(sl.record.today(s.now))
+				if sl.record >= 0 {
+					o.Preempted = s.records.all[sl.record].today(s.now)
 				}
 			}
 			if d := rules.Decide(s.standing.ranking, s.instant(s.now), request, &o); d.Yields && sl.part == l.part {
