@@ -84,8 +84,12 @@ func canonicalMinRuntime(account, value string) (string, error) {
 		problem.Reason = err.Error() + ", or " + Inherit
 		return "", problem
 	}
-	if seconds < 1 || seconds > 366*day {
-		problem.Reason = "that of an account must be from 1s to 366 days, or " + Inherit + ": whose jobs are unallocated is the cluster's setting"
+	switch {
+	case seconds == 0:
+		problem.Reason = "that of an account can't be 0: an account without a share has its jobs unallocated (share set " + account + " 0%), any other's ask for it (--min-runtime=0)"
+		return "", problem
+	case seconds < 0 || seconds > 366*day:
+		problem.Reason = "that of an account must be from 1s to 366 days, or " + Inherit
 		return "", problem
 	}
 	return strconv.FormatInt(seconds, 10) + "s", nil

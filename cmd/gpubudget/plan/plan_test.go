@@ -96,7 +96,7 @@ func TestYAMLErrorsNameThePlace(t *testing.T) {
 		{"user that is a list", "users: [[a]]\n", "tree.yaml:1:9: a word is needed here"},
 		{"accounts as a list", "accounts: [a]\n", "tree.yaml:1:11: accounts of root must be KEY: VALUE lines"},
 		{"policy without value", "policy:\n  mode:\n", "tree.yaml:2:8: a word is needed here"},
-		{"minimum runtime", "accounts:\n  a:\n    share: 1\n    min_runtime: 0s\n", "tree.yaml:4:18: policy min_runtime=0s: that of an account must be from 1s to 366 days, or inherit: whose jobs are unallocated is the cluster's setting"},
+		{"minimum runtime", "accounts:\n  a:\n    share: 1\n    min_runtime: 0s\n", "tree.yaml:4:18: policy min_runtime=0s: that of an account can't be 0: an account without a share has its jobs unallocated (share set a 0%), any other's ask for it (--min-runtime=0)"},
 		{"no YAML", "a: b: c\n", "tree.yaml: yaml: mapping values are not allowed in this context"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
