@@ -34,11 +34,12 @@ func graceCluster(t *testing.T, change func(*testcluster.Options)) *scenario {
 }
 
 // listener is a job of unallocated GPUs that notes when which signal arrives, and
-// in which run. The shell of its step gets them.
+// in which run. The shell of its step gets them, or the batch script.
 type listener struct {
 	s    *scenario
 	id   uint32
 	file string
+	step bool
 }
 
 const listening = `note() { echo "$1 $(date +%s)" >>FILE; }
@@ -46,9 +47,9 @@ trap 'note TERM' TERM; trap 'note USR1' USR1; trap 'note CONT' CONT
 note run; while :; do sleep 0.2; done
 `
 
-func (s *scenario) listen(name string, args ...string) listener {
+func (s *scenario) listen(name, node string, step bool, args ...string) listener {
 	s.t.Helper()
-	l := listener{s: s, file: filepath.Join(s.t.TempDir(), name)}
+	l := listener{s: s, file: filepath.Join(s.t.TempDir(), name), step: step}
 	require.NoError(s.t, os.WriteFile(l.file, nil, 0o666)) // the job's user writes it
 	for dir := filepath.Dir(l.file); dir != os.TempDir(); dir = filepath.Dir(dir) {
 		require.NoError(s.t, os.Chmod(dir, 0o755)) // and gets there
@@ -56,12 +57,16 @@ func (s *scenario) listen(name string, args ...string) listener {
 	require.NoError(s.t, os.Chmod(l.file, 0o666)) // whatever the umask
 	script := l.file + ".sh"
 	require.NoError(s.t, os.WriteFile(script, []byte(strings.ReplaceAll(listening, "FILE", l.file)), 0o644)) // as above
-	args = append([]string{"--account=none", "--min-runtime=0", "--qos=gentle", "--gpus=4", "--nodes=1", "--ntasks=1", "--requeue", "--time=10"}, args...)
-	id, err := s.Sbatch(s.ctx, cem, append(args, "--wrap=srun --ntasks=1 bash "+script)...)
+	args = append([]string{"--account=none", "--min-runtime=0", "--qos=gentle", "--gpus=4", "--nodes=1", "--nodelist=" + node, "--ntasks=1", "--requeue", "--time=10"}, args...)
+	wrap := "--wrap=. " + script
+	if step {
+		wrap = "--wrap=srun --ntasks=1 bash " + script
+	}
+	id, err := s.Sbatch(s.ctx, cem, append(args, wrap)...)
 	require.NoError(s.t, err)
 	l.id = id
 	s.waitState(id, "R")
-	s.wait("its step to run", func() bool { return len(l.at("run")) == 1 })
+	s.wait("it to listen", func() bool { return len(l.at("run")) == 1 })
 	return l
 }
 
@@ -83,53 +88,70 @@ func (l listener) at(what string) []time.Time {
 	return found
 }
 
-// evicts submits a request for one of the two nodes, both full, and waits for it
-// to run. Of those that listen one is told by a signal, has its grace and is
-// requeued; all others stay.
-func (s *scenario) evicts(signal string, all []listener) {
+// evicts submits a request for the node of one listener, and waits for it to run.
+// That one is told once, by that signal and no other, has its grace and is requeued;
+// the others stay.
+func (s *scenario) evicts(signal, node string, gone listener, others ...listener) {
 	s.t.Helper()
-	request := s.submit(ann, "due", 600, "--gpus=4", "--nodes=1", minRuntime(window))
-	var told []listener
-	s.wait("somebody to be told", func() bool {
-		told = nil
-		for _, l := range all {
-			if len(l.at(signal)) > 0 {
-				told = append(told, l)
-			}
-		}
-		return len(told) > 0
-	})
-	require.Len(s.t, told, 1)
-	gone := told[0]
-	require.NotEmpty(s.t, gone.at("CONT"), "it is woken up first")
+	request := s.submit(ann, "due", 600, "--gpus=4", "--nodes=1", "--nodelist="+node, minRuntime(window))
+	s.wait("the job to be told", func() bool { return len(gone.at(signal)) > 0 })
+	told := gone.at(signal)[0]
+	if gone.step {
+		require.NotEmpty(s.t, gone.at("CONT"), "it is woken up first")
+	}
 	require.True(s.t, s.start(request).IsZero(), "while the job has its grace")
 	require.Equal(s.t, "R", s.state(gone.id))
 	s.waitRuns(request)
-	waited := s.start(request).Sub(gone.at(signal)[0])
+	waited := s.start(request).Sub(told)
 	require.GreaterOrEqual(s.t, waited, grace-time.Second, "Slurm counts in whole seconds")
 	require.Less(s.t, waited, grace+2*slack)
 	s.wait("it to be requeued", func() bool { return s.show(gone.id, "Restarts") == "1" })
-	for _, l := range all {
-		if l.id != gone.id {
-			require.Equal(s.t, "R", s.state(l.id))
-			require.Equal(s.t, "0", s.show(l.id, "Restarts"))
-			require.Empty(s.t, l.at(signal), "nobody else is told")
+
+	// What ends a job that is requeued is SIGTERM as well, to all of it.
+	within := func(l listener, signal string) (n int) {
+		for _, at := range l.at(signal) {
+			if at.Before(told.Add(grace - time.Second)) {
+				n++
+			}
 		}
+		return n
+	}
+	for _, each := range []string{"TERM", "USR1"} {
+		want := 0
+		if each == signal {
+			want = 1
+		}
+		require.Equal(s.t, want, within(gone, each), each)
+		for _, other := range others {
+			require.Empty(s.t, other.at(each), "nobody else is told: %s", each)
+		}
+	}
+	if signal != "USR1" {
+		require.Empty(s.t, gone.at("USR1"), "nobody has asked for it")
+	}
+	for _, other := range others {
+		require.Equal(s.t, "R", s.state(other.id))
+		require.Equal(s.t, "0", s.show(other.id, "Restarts"))
 	}
 }
 
-// A job whose QOS has a grace time is sent SIGCONT and SIGTERM, and goes on for so
-// long before it is requeued; meanwhile nobody else has to go for the same request.
+// A job whose QOS has a grace time is sent SIGCONT and SIGTERM, once, and goes on for
+// so long before it is requeued; meanwhile nobody else has to go for the same request.
 func TestPreemptionLeavesTheGraceTime(t *testing.T) {
 	s := graceCluster(t, nil)
-	all := []listener{s.listen("a", "--signal=USR1@60"), s.listen("b", "--signal=USR1@60")}
-	s.evicts("TERM", all)
+	a, b := s.listen("a", "n1", true), s.listen("b", "n2", true)
+	s.evicts("TERM", "n1", a, b)
 }
 
-// With preempt_send_user_signal it is what the job asked for with --signal.
+// With preempt_send_user_signal it is what the job asked for with --signal: its steps
+// get it, or with B: its batch script.
 func TestPreemptionSendsTheUsersSignal(t *testing.T) {
 	s := graceCluster(t, func(o *testcluster.Options) {
 		o.SlurmConf = append(o.SlurmConf, "SlurmctldParameters=preempt_send_user_signal")
 	})
-	s.evicts("USR1", []listener{s.listen("a", "--signal=USR1@60"), s.listen("b", "--signal=USR1@60")})
+	a, b := s.listen("a", "n1", true, "--signal=USR1@60"), s.listen("b", "n2", false, "--signal=B:USR1@60")
+	s.evicts("USR1", "n1", a, b)
+	s = s.on(t) // with time of its own
+	b.s = s
+	s.evicts("USR1", "n2", b)
 }
