@@ -34,6 +34,8 @@ type Options struct {
 	// Metered: what the meters on the nodes saw is read as well. In a large cluster
 	// that takes longer than all the rest.
 	Metered bool
+	// Unallocated: why what is not charged is not is read as well.
+	Unallocated bool
 }
 
 // cuts are the instants at which charges in a window are to be split, if they
@@ -118,6 +120,10 @@ type Row struct {
 	Delivered   fairshare.GPUMillis // of users: what they used
 	Capped      fairshare.GPUMillis // of accounts: bucket by bucket the smaller of delivered and owed
 	Unallocated fairshare.GPUMillis // used in the window and not charged
+	// NoMinRuntime and NoBudget are why, as far as that is known: the jobs have no
+	// minimum runtime, or their accounts no budget or nothing left of it. 0 unless
+	// Options ask for it.
+	NoMinRuntime, NoBudget fairshare.GPUMillis
 
 	LevelFS float64 // 0 to +Inf; of root and outside the tree it means nothing
 	// Factor is a user's fair-share factor, (0, 1]; of an account the one that a
@@ -193,12 +199,20 @@ func Build(ctx context.Context, b *budgets.Store, u *usage.Store, cluster string
 		milli += int64(step.Value) * step.Intersect(r.Window).Millis()
 	}
 	r.CapacityTime = fairshare.GPUMillis(milli / int64(fairshare.GPU))
-	var sums []metered.Sum
+	rows := r.fill(rec)
 	if o.Metered {
-		if sums, err = metered.NewStore(u.DB()).Sums(ctx, cluster, r.Window, metered.Filter{OpenUntil: fairshare.At(r.UsedUntil)}); err != nil {
+		sums, err := metered.NewStore(u.DB()).Sums(ctx, cluster, r.Window, metered.Filter{OpenUntil: fairshare.At(r.UsedUntil)})
+		if err != nil {
 			return nil, fmt.Errorf("report on %s: %w", cluster, err)
 		}
+		rows.meter(sums)
 	}
-	r.fill(rec, sums)
+	if o.Unallocated {
+		sums, err := u.UnallocatedSums(ctx, cluster, r.Window, r.UsedUntil)
+		if err != nil {
+			return nil, fmt.Errorf("report on %s: %w", cluster, err)
+		}
+		rows.why(sums)
+	}
 	return r, nil
 }

@@ -18,12 +18,12 @@ import (
 const maxBuckets = 5000
 
 // fill works out the rows.
-func (r *Report) fill(rec *Record, sums []metered.Sum) {
+func (r *Report) fill(rec *Record) *builder {
 	in := rec.Input()
 	_, free := usage.Charges(rec.Open, r.UsedUntil)
 	free = slices.Concat(rec.Free, free)
 
-	b := builder{report: r, queue: rec.Queue, people: map[string][]string{}}
+	b := &builder{report: r, queue: rec.Queue, people: map[string][]string{}}
 	in.Budget = b.invite(in.Budget, in.Charges, free)
 	b.ranking = fairshare.Rank(in)
 	b.deliveries = fairshare.Deliver(fairshare.DeliveryInput{
@@ -38,33 +38,53 @@ func (r *Report) fill(rec *Record, sums []metered.Sum) {
 	b.tree(queue)
 	b.closed(queue)
 	b.rest()
-	b.meter(sums)
+	return b
 }
 
-// meter adds what was metered: to the user's row, to his account's and to those of
-// the accounts above it. What is of a closed account counts where that stood last.
+// meter adds what was metered.
 func (b *builder) meter(sums []metered.Sum) {
+	rows := b.rowsByOwner()
+	for i := range sums {
+		b.upwards(rows, sums[i].Account, sums[i].User, func(r *Row) { r.Metered.Add(&sums[i]) })
+	}
+}
+
+// why adds why what is not charged is not.
+func (b *builder) why(sums []usage.UnallocatedSum) {
+	rows := b.rowsByOwner()
+	for i := range sums {
+		b.upwards(rows, sums[i].Account, sums[i].User, func(r *Row) {
+			r.NoMinRuntime += sums[i].NoMinRuntime
+			r.NoBudget += sums[i].NoBudget
+		})
+	}
+}
+
+func (b *builder) rowsByOwner() map[userKey]*Row {
 	rows := make(map[userKey]*Row, len(b.report.Rows))
 	for i := range b.report.Rows {
 		row := &b.report.Rows[i]
 		rows[userKey{row.Account, row.User}] = row
 	}
-	for i := range sums {
-		sum := &sums[i]
-		add := func(key userKey) {
-			if row := rows[key]; row != nil {
-				row.Metered.Add(sum)
-			}
+	return rows
+}
+
+// upwards adds something to the user's row, to his account's and to those of the
+// accounts above it. What is of a closed account counts where that stood last.
+func (b *builder) upwards(rows map[userKey]*Row, account, user string, add func(*Row)) {
+	at := func(key userKey) {
+		if row := rows[key]; row != nil {
+			add(row)
 		}
-		if sum.User != "" {
-			add(userKey{sum.Account, sum.User})
-		}
-		add(userKey{account: sum.Account})
-		met := map[string]bool{sum.Account: true}
-		for parent := b.parents[sum.Account]; parent != "" && !met[parent]; parent = b.parents[parent] {
-			met[parent] = true
-			add(userKey{account: parent})
-		}
+	}
+	if user != "" {
+		at(userKey{account, user})
+	}
+	at(userKey{account: account})
+	met := map[string]bool{account: true}
+	for parent := b.parents[account]; parent != "" && !met[parent]; parent = b.parents[parent] {
+		met[parent] = true
+		at(userKey{account: parent})
 	}
 }
 

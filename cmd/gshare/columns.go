@@ -69,6 +69,12 @@ var columns = []column{
 		}
 		return numberIf(true, percent, 2, "")
 	}},
+	{"NoBudgetH", 11, "of UnallocH, used by jobs whose account had no budget or nothing left", func(_ *report.Report, row *report.Row) cell {
+		return hours(row.NoBudget)
+	}},
+	{"NoMinH", 11, "of UnallocH, used by jobs without a minimum runtime", func(_ *report.Report, row *report.Row) cell {
+		return hours(row.NoMinRuntime)
+	}},
 	{"OwedH", 11, "GPU-hours owed: what was due and asked for", func(_ *report.Report, row *report.Row) cell {
 		return hoursIf(!row.IsUser() && row.Place != report.Unbudgeted, row.Owed)
 	}},
@@ -120,13 +126,16 @@ var (
 	usualColumns = []string{"Account", "User", "Share", "EntitledH", "UsedH", "Ratio", "Delivered%", "FairShare", "Rank", "Pending", "Running"}
 	longColumns  = []string{
 		"Account", "User", "Share", "ShareOfCluster", "EntitledH", "UsedH", "Ratio", "OwedH", "DeliveredH", "Delivered%", "Strict%",
-		"UnallocH", "BusyH", "Util%", "Meter%", "LevelFS", "FairShare", "Rank", "Pending", "Running", "State",
+		"UnallocH", "NoMinH", "NoBudgetH", "BusyH", "Util%", "Meter%", "LevelFS", "FairShare", "Rank", "Pending", "Running", "State",
 	}
 )
 
 // meteredColumns are made from what meters saw, which is read only if one of them
 // is to be shown.
 var meteredColumns = []string{"BusyH", "Util%", "Meter%"}
+
+// whyColumns are made from the runs that are not charged, likewise.
+var whyColumns = []string{"NoMinH", "NoBudgetH"}
 
 // unknown stands for what no meter knows: that is not 0.
 var unknown = text("-")

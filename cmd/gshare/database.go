@@ -69,7 +69,7 @@ func (p *program) build(ctx context.Context, tx pgx.Tx, o options, c conf.Conf) 
 	now := p.now()
 	var reports []*report.Report
 	for _, cluster := range clusters {
-		r, err := report.Build(ctx, ledger, used, cluster, now, report.Options{Metered: o.metered})
+		r, err := report.Build(ctx, ledger, used, cluster, now, report.Options{Metered: o.metered, Unallocated: o.why})
 		if err != nil {
 			return nil, err
 		}

@@ -111,11 +111,18 @@ var jobColumns = []jobColumn{
 	{"Start", true, 0, func(p *program, _ *report.Report, j *job) string { return p.time(j.StartedAt) }},
 	{"State", true, 0, func(_ *program, _ *report.Report, j *job) string { return j.state() }},
 	{"User", true, 0, func(_ *program, _ *report.Report, j *job) string { return j.User }},
+	{"Why", true, 0, func(_ *program, _ *report.Report, j *job) string { return whyWords[j.Unallocated()] }},
 }
+
+// whyWords are why a run is not charged.
+var whyWords = map[usage.Unallocated]string{usage.NoMinRuntime: "no minimum runtime", usage.NoBudget: "no budget left", usage.WhyUnknown: "-"}
+
+// whyJSON are the same for programs.
+var whyJSON = map[usage.Unallocated]*string{usage.NoMinRuntime: new("min_runtime"), usage.NoBudget: new("budget"), usage.WhyUnknown: new("unknown")}
 
 var (
 	usualJobColumns = []string{"JobID", "User", "Account", "GPUs", "Start", "MinRuntime", "ProtectedUntil", "ChargedH", "State"}
-	longJobColumns  = []string{"Cluster", "JobID", "User", "Account", "Partition", "QOS", "Nodes", "GPUs", "Start", "Elapsed", "Restarts", "MinRuntime", "ProtectedUntil", "ChargedH", "State"}
+	longJobColumns  = []string{"Cluster", "JobID", "User", "Account", "Partition", "QOS", "Nodes", "GPUs", "Start", "Elapsed", "Restarts", "MinRuntime", "ProtectedUntil", "ChargedH", "State", "Why"}
 )
 
 // chooseJobColumns are the columns that --format asks for, else the usual ones or
@@ -287,11 +294,14 @@ func writeJobTable(b *strings.Builder, columns []jobColumn, lines [][]string, he
 }
 
 func (p *program) writeJobFooter(b *strings.Builder, r *report.Report, jobs []job) {
-	var allocated, unallocated, protected int64
+	var allocated, unallocated, protected, byChoice int64
 	for i := range jobs {
 		switch j := &jobs[i]; {
 		case !j.Allocated:
 			unallocated += j.GPUs
+			if j.Unallocated() == usage.NoMinRuntime {
+				byChoice += j.GPUs
+			}
 		case j.at.Before(j.protected):
 			protected += j.GPUs
 			fallthrough
@@ -299,7 +309,8 @@ func (p *program) writeJobFooter(b *strings.Builder, r *report.Report, jobs []jo
 			allocated += j.GPUs
 		}
 	}
-	fmt.Fprintf(b, "\nJobs:     %d, on %d GPUs that are charged (%d of them protected) and %d that are not\n", len(jobs), allocated, protected, unallocated)
+	fmt.Fprintf(b, "\nJobs:     %d, on %d GPUs that are charged (%d of them protected) and %d that are not (%d for want of a minimum runtime)\n",
+		len(jobs), allocated, protected, unallocated, byChoice)
 	if r.Stale {
 		fmt.Fprintf(b, "Data:     OLD: recorder %s; jobs are those that ran then\n", p.lastSeen(r))
 	}
@@ -342,6 +353,7 @@ type (
 		StartedAt      time.Time           `json:"started_at"`
 		SuspendedSince *time.Time          `json:"suspended_since"`
 		Allocated      bool                `json:"allocated"`
+		Why            *string             `json:"unallocated_because"`
 		MinRuntime     *float64            `json:"min_runtime_seconds"`
 		ProtectedUntil *time.Time          `json:"protected_until"`
 		Protected      bool                `json:"protected"`
@@ -373,7 +385,7 @@ func printJobsJSON(w io.Writer, reports []*report.Report, jobs [][]job) error {
 func (j *job) row() jobRow {
 	row := jobRow{
 		ID: j.id(), JobID: j.JobID, Restart: j.Restart, User: j.User, Account: j.Account, Partition: j.Partition, QOS: j.QOS,
-		Nodes: j.Nodes, GPUs: j.GPUs, StartedAt: j.StartedAt, SuspendedSince: j.SuspendedSince, Allocated: j.Allocated,
+		Nodes: j.Nodes, GPUs: j.GPUs, StartedAt: j.StartedAt, SuspendedSince: j.SuspendedSince, Allocated: j.Allocated, Why: whyJSON[j.Unallocated()],
 		ArrayJobID: valueIf(j.ArrayJobID != 0, j.ArrayJobID), ArrayTaskID: valueIf(j.ArrayJobID != 0 && j.ArrayTaskID != usage.NoTask, j.ArrayTaskID),
 		HetJobID:       valueIf(j.HetJobID != 0, j.HetJobID),
 		ProtectedUntil: timeIf(j.protected), Protected: j.at.Before(j.protected), Used: j.Charged(j.at), State: j.state(),

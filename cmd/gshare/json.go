@@ -60,6 +60,8 @@ type (
 		StrictPercent  *float64 `json:"strict_percent"`
 		UnallocHours   float64  `json:"unallocated_gpu_hours"`
 		UnallocMillis  int64    `json:"unallocated_gpu_ms"`
+		NoMinMillis    int64    `json:"unallocated_no_min_runtime_gpu_ms"`
+		NoBudgetMillis int64    `json:"unallocated_no_budget_gpu_ms"`
 
 		BusyHours   *float64 `json:"busy_gpu_hours"`
 		Utilisation *float64 `json:"utilisation"`
@@ -124,6 +126,7 @@ func rowJSON(row *report.Row) jsonRow {
 		OwedHours: finiteIf(known && !row.IsUser(), row.Owed.Hours()), DeliveredHours: row.Delivered.Hours(),
 		Percent: finiteIf(hasPercent, percent), StrictPercent: finiteIf(hasStrict, strict),
 		UnallocHours: row.Unallocated.Hours(), UnallocMillis: int64(row.Unallocated),
+		NoMinMillis: int64(row.NoMinRuntime), NoBudgetMillis: int64(row.NoBudget),
 		LevelFS: finiteIf(hasLevelFS(row), row.LevelFS), LevelFSInfinite: hasLevelFS(row) && math.IsInf(row.LevelFS, 1),
 		FairShare: finiteIf(row.IsUser() && row.Factor > 0, row.Factor), Rank: valueIf(row.Rank > 0, row.Rank),
 		PendingGPUs: row.PendingGPUs, PendingJobs: row.PendingJobs, RunningGPUs: row.RunningGPUs, RunningJobs: row.RunningJobs,

@@ -109,6 +109,7 @@ type options struct {
 	noHeader  bool
 	verbose   bool
 	metered   bool // something of what meters saw is shown
+	why       bool // and why what is not charged is not
 
 	idle      bool // GPUs that do nothing are listed, and no accounts
 	idleFor   time.Duration
@@ -153,8 +154,13 @@ func (p *program) options(c *cli.Context) (options, error) {
 	case c.Bool(optParsable):
 		o.layout = parsable
 	}
-	o.metered = !o.idle && !o.jobs && (o.layout == asJSON || slices.ContainsFunc(o.columns, func(c column) bool { return slices.Contains(meteredColumns, c.name) }))
+	o.metered, o.why = o.shows(meteredColumns), o.shows(whyColumns)
 	return o, nil
+}
+
+// shows tells whether one of some columns is to be shown.
+func (o *options) shows(columns []string) bool {
+	return !o.idle && !o.jobs && (o.layout == asJSON || slices.ContainsFunc(o.columns, func(c column) bool { return slices.Contains(columns, c.name) }))
 }
 
 // check refuses options that don't go together.

@@ -110,7 +110,9 @@ func Runs() []usage.Run {
 	add("nlp", "dora", 8, true, 0, 120*h, 0)       // 960: more than its share
 	add("nlp", "gus", 2, true, 10*h, 15*h, 0)      // 10: no member
 	add("nlp", "eve", 2, false, 20*h, 40*h, 0)     // 40 unallocated
-	add("stray", "zoe", 1, false, 165*h, 0, 0)     // 3 unallocated, the ledger doesn't know the account
+	runs[len(runs)-1].MinRuntime = new(time.Duration(0))
+	add("stray", "zoe", 1, false, 165*h, 0, 0) // 3 unallocated, the ledger doesn't know the account
+	runs[len(runs)-1].MinRuntime = new(h)
 	add("old", "ada", 1, true, 40*h, 48*h, 0)      // 8, before the account was closed
 	add("nlp", "eve", 0, true, 20*h, 40*h, 0)      // no GPUs
 	add("vision", "bob", 4, true, -30*h, -20*h, 0) // before the window
