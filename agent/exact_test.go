@@ -44,7 +44,7 @@ func TestWhateverHappensTimesAreExact(t *testing.T) {
 		require.NoError(rt, os.MkdirAll(n.dir, 0o755))
 		n.gresConf("Name=gpu File=/dev/nvidia[0-2]\n")
 		cluster := fmt.Sprintf("world%d", world)
-		jobs := n.live(rt, cluster)
+		jobs, whole := n.live(rt, cluster)
 		held := map[int]int64{}
 		result, err := conn.Query(t.Context(), "SELECT job_id, sum(held_ms)::bigint FROM gpubudget.gpu_bucket WHERE cluster = $1 GROUP BY job_id", cluster)
 		require.NoError(rt, err)
@@ -54,6 +54,9 @@ func TestWhateverHappensTimesAreExact(t *testing.T) {
 		require.NoError(rt, err)
 		for job, want := range jobs {
 			require.Equal(rt, want.until-want.from, held[job], "job %d\n%s", job, n.log)
+		}
+		if !whole {
+			return
 		}
 		var over int
 		require.NoError(rt, conn.QueryRow(t.Context(), `SELECT count(*) FROM (SELECT FROM gpubudget.gpu_bucket WHERE cluster = $1
@@ -71,9 +74,11 @@ func inMemory(t *testing.T) string {
 	return dir
 }
 
-// live lets a node live for a while, at random, and ends all of its jobs.
-func (n *node) live(rt *rapid.T, cluster string) map[int]*truth {
-	jobs := map[int]*truth{}
+// live lets a node live for a while, at random, and ends all of its jobs. whole tells
+// whether the parts of all jobs are no more than the GPU: unless an agent read a file
+// that the one before could not, and knows nothing of jobs that have ended meanwhile.
+func (n *node) live(rt *rapid.T, cluster string) (jobs map[int]*truth, whole bool) {
+	jobs, whole = map[int]*truth{}, true
 	begin := func() {
 		if n.Agent != nil {
 			return
@@ -103,7 +108,7 @@ func (n *node) live(rt *rapid.T, cluster string) map[int]*truth {
 	write := func() { n.sendTo(&w) }
 	for range rapid.IntRange(1, 25).Draw(rt, "steps") {
 		n.pass(time.Duration(rapid.IntRange(0, 200_000).Draw(rt, "ms")) * time.Millisecond)
-		switch rapid.IntRange(0, 10).Draw(rt, "event") {
+		switch rapid.IntRange(0, 11).Draw(rt, "event") {
 		case 0, 1:
 			gpu := rapid.IntRange(0, 2).Draw(rt, "gpu")
 			n.prolog(len(jobs)+1, strconv.Itoa(gpu))
@@ -123,6 +128,26 @@ func (n *node) live(rt *rapid.T, cluster string) map[int]*truth {
 			begin()
 			require.NoError(rt, n.Round())
 			write()
+		case 8: // a file can't be read for a while
+			ids := running()
+			if len(ids) == 0 {
+				continue
+			}
+			file := filepath.Join(n.dir, "jobs", fmt.Sprint(rapid.SampledFrom(ids).Draw(rt, "job"), ".0"))
+			require.NoError(rt, os.Rename(file, filepath.Join(n.dir, "away")))
+			require.NoError(rt, os.Symlink(file, file))
+			for range rapid.IntRange(1, 3).Draw(rt, "looks") {
+				begin()
+				n.pass(time.Duration(rapid.IntRange(0, 20_000).Draw(rt, "ms")) * time.Millisecond)
+				require.NoError(rt, n.Round())
+				if rapid.Bool().Draw(rt, "killed") {
+					n.kill()
+					whole = false
+				}
+			}
+			require.NoError(rt, os.Rename(filepath.Join(n.dir, "away"), file))
+			begin()
+			require.NoError(rt, n.Round())
 		case 7: // a look falls between Epilog's look at its clock and its file
 			ids := running()
 			if len(ids) == 0 {
@@ -159,5 +184,5 @@ func (n *node) live(rt *rapid.T, cluster string) map[int]*truth {
 	require.Zero(rt, n.spool.Waiting())
 	require.NoFileExists(rt, filepath.Join(n.spl, "rejected"), "%s", n.log)
 	n.kill()
-	return jobs
+	return jobs, whole
 }
