@@ -90,18 +90,28 @@ func (m *metrics) counted(s *spool.Spool, holdings []tally.Holding, devices []de
 	for i := range devices {
 		m.held.WithLabelValues(devices[i].UUID, strconv.Itoa(devices[i].Index)).Set(float64(held[devices[i].UUID]))
 	}
+	m.gpuUp.Reset()
+	m.eccCorrected.Reset()
+	m.eccUncorrected.Reset()
 	if seen == nil {
-		m.up.Set(0)
+		m.unread(devices)
 		return
 	}
 	m.up.Set(1)
 	m.health(seen)
 }
 
+// unread has no GPU up: none could be read.
+func (m *metrics) unread(devices []device) {
+	m.up.Set(0)
+	for i := range devices {
+		if d := &devices[i]; d.Parent == "" {
+			m.gpuUp.WithLabelValues(d.UUID, strconv.Itoa(d.Index)).Set(0)
+		}
+	}
+}
+
 func (m *metrics) health(seen *meter.Round) {
-	m.gpuUp.Reset()
-	m.eccCorrected.Reset()
-	m.eccUncorrected.Reset()
 	for i := range seen.GPUs {
 		g := &seen.GPUs[i]
 		labels := []string{g.UUID, strconv.Itoa(g.Index)}

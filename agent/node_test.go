@@ -222,6 +222,7 @@ type driver struct {
 	gpus     []meter.Reading
 	openErr  error
 	err      error
+	xids     []meter.Xid
 	last     time.Duration
 	released bool
 	opened   int
@@ -262,7 +263,7 @@ func (d *driver) Sample() (*meter.Round, error) {
 	if d.err != nil {
 		return nil, d.err
 	}
-	r := &meter.Round{At: d.n.Now(), Boot: d.n.Boot(), Elapsed: d.n.Boot() - d.last}
+	r := &meter.Round{At: d.n.Now(), Boot: d.n.Boot(), Elapsed: d.n.Boot() - d.last, Xids: d.xids}
 	d.last = r.Boot
 	for _, g := range d.gpus {
 		if g.Busy != nil {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math"
 	"math/big"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -221,6 +223,23 @@ func TestPartsOfGPUsAreCharged(t *testing.T) {
 	require.Greater(t, part("max", glutton), 0.5, "it keeps all of the GPU at work, and has a quarter")
 }
 
+// mapped are a node's files for dcgm-exporter, by name.
+func (m metered) mapped(node string) map[string]string {
+	m.t.Helper()
+	dir := m.AgentMapping(node)
+	entries, err := os.ReadDir(dir)
+	require.NoError(m.t, err)
+	files := map[string]string{}
+	for _, e := range entries {
+		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if !os.IsNotExist(err) { // it is being replaced
+			require.NoError(m.t, err)
+			files[e.Name()] = string(text)
+		}
+	}
+	return files
+}
+
 // instance is a MIG instance of a simulated A100.
 type instance struct {
 	gi, slices, gib int
@@ -286,7 +305,26 @@ func TestMIGInstancesAreCharged(t *testing.T) {
 		require.Equal(t, g.Profile != "", g.Parent == "GPU-n1-1")
 		require.NotNil(t, g.Percent)
 	}
+	// dcgm-exporter's files are named by GPU and GPU instance.
+	m.until("dcgm-exporter's files", func() bool { return len(m.mapped("n1")) == len(cutUp)+1 })
+	files := m.mapped("n1")
+	for job, want := range jobs {
+		for uuid := range strings.FieldsSeq(want[byMeter]) {
+			name := map[string]string{"GPU-n1-0": "0", "MIG-n1-1": "1.1", "MIG-n1-5": "1.5", "MIG-n1-13": "1.13", "MIG-n1-14": "1.14"}[uuid]
+			require.Equal(t, number0(job)+"\n", files[name], files)
+		}
+	}
+	release := func(args ...string) error {
+		_, err := m.Exec(m.ctx, "root", "gpubudget-agent", slices.Concat([]string{"--conf", m.AgentConf(), "--node", "n1", "release"}, args)...)
+		return err
+	}
+	require.ErrorContains(t, release("--gpu", "1", "true"), "GPU 1 (GPU-n1-1) is held by job")
 	require.NoError(t, m.WaitNoJobs(m.ctx))
+	// Who is connected to the simulated driver has a lock.
+	free := []string{"flock", "--nonblock", m.GPUState("n1") + ".clients", "true"}
+	_, err := m.Exec(m.ctx, "root", free[0], free[1:]...)
+	require.Error(t, err, "the agent is connected")
+	m.until("the agent to let go of the GPU", func() bool { return release(append([]string{"--gpu", "1"}, free...)...) == nil })
 	all := run("gpu:a100_3g.20gb:1,gpu:a100_2g.10gb:1,gpu:a100_1g.5gb:2")
 	require.NoError(t, m.WaitNoJobs(m.ctx))
 

@@ -127,7 +127,9 @@ func (p *program) findingJSON(f *finding) explainJSON {
 	if !f.live && !rec.QueueSeenAt.IsZero() {
 		out.QueueSeenAt = &rec.QueueSeenAt
 	}
-	out.Job = jobOf(f)
+	if j := f.job; j != nil {
+		out.Job = &jobJSON{j.ID, j.JobID, j.State, j.Reason, j.Partition, j.QOS, j.Nice, j.GPUs}
+	}
 	out.Contract = f.contract.json(p, rec)
 	for _, l := range f.Path {
 		out.Path = append(out.Path, levelOf(f, l))
@@ -142,13 +144,6 @@ func (p *program) findingJSON(f *finding) explainJSON {
 		out.Changes = append(out.Changes, p.changeOf(f, &f.Changes[i]))
 	}
 	return out
-}
-
-func jobOf(f *finding) *jobJSON {
-	if j := f.job; j != nil {
-		return &jobJSON{j.ID, j.JobID, j.State, j.Reason, j.Partition, j.QOS, j.Nice, j.GPUs}
-	}
-	return nil
 }
 
 func sideOf(s explain.Side) sideJSON {
@@ -243,7 +238,7 @@ func (p *program) changeOf(f *finding, c *explain.Change) changeJSON {
 		out.Jobs = &c.Jobs
 	case explain.Points:
 		out.Points = &c.Points
-	case explain.Unfunded, explain.Allocate, explain.Usage:
+	case explain.Unfunded, explain.Allocate:
 	}
 	return out
 }

@@ -143,6 +143,9 @@ func (c *Cluster) GPUState(node string) string { return c.path("agent", node, "g
 // AgentSpool is the folder in which a node's agent keeps what it has counted.
 func (c *Cluster) AgentSpool(node string) string { return c.path("agent", node, "spool") }
 
+// AgentMapping is the folder in which a node's agent tells dcgm-exporter of jobs.
+func (c *Cluster) AgentMapping(node string) string { return c.path("agent", node, "dcgm") }
+
 // AgentJobs is the folder in which Prolog and Epilog of a node write.
 func (c *Cluster) AgentJobs(node string) string { return c.path("agent", node, "jobs") }
 
