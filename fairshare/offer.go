@@ -53,16 +53,22 @@ type Ask struct {
 // room, and whichever of them it takes, it evicts no more than R7 allows.
 // Nothing is offered if that can't make room for the request.
 func (c *Contract) Offer(r *Ranking, now Instant, q *Request, occupants []Occupant, pieces [][]Piece, ask *Ask) []int {
-	o := &offer{
-		contract: c, q: q, ask: ask, occupants: occupants, pieces: pieces,
-		order: evictionOrder(r, now, occupants), taken: make([]bool, len(occupants)), load: make([]int64, len(ask.Free)),
-	}
-	o.nodes = max(ask.Nodes, 1)
-	o.spread = int(max(q.GPUs, 1))
-	if ask.MaxNodes > 0 {
-		o.spread = min(o.spread, ask.MaxNodes)
-	}
-	o.spread = max(o.spread, o.nodes)
+	return new(Offers).Offer(c, r, now, q, occupants, pieces, ask)
+}
+
+// Offers makes one offer after the other and uses its memory again. It is not safe
+// for concurrent use.
+type Offers struct {
+	offer     offer
+	evictions evictions
+}
+
+// Offer is Contract.Offer; what it returns is valid until the next one.
+func (m *Offers) Offer(c *Contract, r *Ranking, now Instant, q *Request, occupants []Occupant, pieces [][]Piece, ask *Ask) []int {
+	o := &m.offer
+	o.begin(c, q, ask, occupants, pieces)
+	defer o.end()
+	o.order = m.evictions.order(r, now, occupants)
 	for _, n := range o.openings() {
 		if o.enough() && o.beyond >= ask.Spare {
 			break
@@ -87,17 +93,49 @@ type offer struct {
 
 	taken  []bool
 	load   []int64 // by node: the GPUs that go if it is used, of all allocated jobs on it that were taken
-	loaded []int   // nodes with a load
+	loads  []int64 // those that aren't 0, ascending
 	total  int64   // of all that were taken
 	full   int     // nodes with room
 	gives  int64   // GPUs there
 	beyond int     // nodes added since that is enough
+
+	room offerRoom
 }
+
+// offerRoom is memory that is used again.
+type offerRoom struct {
+	count   []int      // by node
+	holders [][]holder // by node
+	held    []holder
+	found   []opening
+	gone    []int
+	added   []int
+}
+
+// begin is an offer of nobody yet.
+func (o *offer) begin(c *Contract, q *Request, ask *Ask, occupants []Occupant, pieces [][]Piece) {
+	*o = offer{
+		contract: c, q: q, ask: ask, occupants: occupants, pieces: pieces,
+		taken: sized(o.taken, len(occupants)), load: sized(o.load, len(ask.Free)), loads: o.loads[:0], room: o.room,
+	}
+	clear(o.taken)
+	clear(o.load)
+	o.nodes = max(ask.Nodes, 1)
+	o.spread = int(max(q.GPUs, 1))
+	if ask.MaxNodes > 0 {
+		o.spread = min(o.spread, ask.MaxNodes)
+	}
+	o.spread = max(o.spread, o.nodes)
+}
+
+// end keeps nothing of what the offer was made from.
+func (o *offer) end() { *o = offer{taken: o.taken, load: o.load, loads: o.loads, room: o.room} }
 
 // opening is a node, and who has to go from there.
 type opening struct {
 	node int
 	gone []int // places in the order of eviction
+	last int   // of them; -1 if nobody has to
 	full bool  // there is then all that a node has to give
 	gpus int64
 }
@@ -107,7 +145,8 @@ type opening struct {
 // those whose jobs are the first to go.
 func (o *offer) openings() []opening {
 	holders, all := o.holdersByNode()
-	found, gone := make([]opening, 0, len(o.ask.Free)), make([]int, 0, all)
+	o.room.gone = sized(o.room.gone, all)
+	found, gone := o.room.found[:0], o.room.gone[:0]
 	for n := range o.ask.Free {
 		if opening, ok := o.open(n, holders[n], gone); ok {
 			used := len(opening.gone)
@@ -115,14 +154,17 @@ func (o *offer) openings() []opening {
 		}
 	}
 	slices.SortFunc(found, func(a, b opening) int {
-		if a.full != b.full {
-			if a.full {
-				return -1
-			}
+		switch {
+		case a.full && !b.full:
+			return -1
+		case b.full && !a.full:
 			return 1
+		case a.last != b.last:
+			return cmp.Compare(a.last, b.last)
 		}
-		return cmp.Or(cmp.Compare(last(a.gone), last(b.gone)), cmp.Compare(a.node, b.node))
+		return cmp.Compare(a.node, b.node)
 	})
+	o.room.found = found
 	return found
 }
 
@@ -138,36 +180,32 @@ const spared = -1
 // holdersByNode are the jobs on each node in the order of eviction, all in one piece
 // of memory: there may be thousands of nodes. The number is how many there are.
 func (o *offer) holdersByNode() (holders [][]holder, all int) {
-	holders = make([][]holder, len(o.ask.Free))
-	count := make([]int, len(o.ask.Free))
+	count := sized(o.room.count, len(o.ask.Free))
+	clear(count)
 	for _, pieces := range o.pieces {
 		for i := range pieces {
 			count[pieces[i].Node]++
-			all++
 		}
+		all += len(pieces)
 	}
-	room := make([]holder, all)
+	o.room.count, o.room.held, o.room.holders = count, sized(o.room.held, all), sized(o.room.holders, len(o.ask.Free))
+	holders = o.room.holders
+	room := o.room.held
 	for n := range holders {
 		holders[n], room = room[:0:count[n]], room[count[n]:]
 	}
 	for place, i := range o.order {
-		for _, piece := range o.pieces[i] {
-			on := &holders[piece.Node]
-			if k := len(*on) - 1; k >= 0 && (*on)[k].place == place { // components of a het job
-				(*on)[k].held = (*on)[k].held.plus(piece.Held)
+		pieces := o.pieces[i]
+		for k := range pieces {
+			on := &holders[pieces[k].Node]
+			if last := len(*on) - 1; last >= 0 && (*on)[last].place == place { // components of a het job
+				(*on)[last].held = (*on)[last].held.plus(pieces[k].Held)
 				continue
 			}
-			*on = append(*on, holder{place, piece.Held})
+			*on = append(*on, holder{place, pieces[k].Held})
 		}
 	}
 	return holders, all
-}
-
-func last(places []int) int {
-	if len(places) == 0 {
-		return -1
-	}
-	return places[len(places)-1]
 }
 
 // open finds the fewest jobs that make room on a node, in the order of
@@ -185,7 +223,7 @@ func (o *offer) open(node int, holders []holder, gone []int) (opening, bool) {
 	if need[RoomGPUs] <= 0 || !all.covers(need) {
 		return opening{}, false
 	}
-	found := opening{node: node, gpus: need[RoomGPUs], full: o.ask.PerNode[RoomGPUs] > 0 || need[RoomGPUs] == part}
+	found := opening{node: node, last: -1, gpus: need[RoomGPUs], full: o.ask.PerNode[RoomGPUs] > 0 || need[RoomGPUs] == part}
 	room, first := o.ask.Free[node], 0
 	for first < len(holders) && !room.covers(need) {
 		room = room.plus(holders[first].held)
@@ -202,6 +240,9 @@ func (o *offer) open(node int, holders []holder, gone []int) (opening, bool) {
 			gone = append(gone, holders[k].place)
 		}
 	}
+	if len(gone) > 0 {
+		found.last = gone[len(gone)-1]
+	}
 	found.gone = slices.Clip(gone)
 	return found, true
 }
@@ -213,13 +254,14 @@ func (o *offer) enough() bool {
 
 // add offers a node, unless the scheduler could then evict too much.
 func (o *offer) add(n opening) {
-	var added []int
+	added := o.room.added[:0]
 	for _, place := range n.gone {
 		if i := o.order[place]; !o.taken[i] {
 			o.take(i, 1)
 			added = append(added, i)
 		}
 	}
+	o.room.added = added
 	if len(added) > 0 && !o.withinLimit() {
 		for _, i := range added {
 			o.take(i, -1)
@@ -241,16 +283,26 @@ func (o *offer) take(i int, sign int64) {
 	if !o.occupants[i].Allocated {
 		return
 	}
-	gpus := o.occupants[i].GPUs
-	o.total += sign * gpus
+	gpus := sign * o.occupants[i].GPUs
+	o.total += gpus
 	for k, piece := range o.pieces[i] {
 		if slices.ContainsFunc(o.pieces[i][:k], func(p Piece) bool { return p.Node == piece.Node }) {
 			continue
 		}
-		if o.load[piece.Node] == 0 {
-			o.loaded = append(o.loaded, piece.Node)
-		}
-		o.load[piece.Node] += sign * gpus
+		o.reload(piece.Node, gpus)
+	}
+}
+
+// reload changes the load of a node.
+func (o *offer) reload(node int, by int64) {
+	if old := o.load[node]; old != 0 {
+		at, _ := slices.BinarySearch(o.loads, old)
+		o.loads = slices.Delete(o.loads, at, at+1)
+	}
+	o.load[node] += by
+	if load := o.load[node]; load != 0 {
+		at, _ := slices.BinarySearch(o.loads, load)
+		o.loads = slices.Insert(o.loads, at, load)
 	}
 }
 
@@ -260,15 +312,8 @@ func (o *offer) withinLimit() bool {
 	if o.contract.mayEvict(o.q, add64(o.total, o.ask.Evicted)) {
 		return true
 	}
-	loads := make([]int64, 0, len(o.loaded))
-	slices.Sort(o.loaded)
-	o.loaded = slices.Compact(o.loaded)
-	for _, n := range o.loaded {
-		loads = append(loads, o.load[n])
-	}
-	slices.SortFunc(loads, func(a, b int64) int { return cmp.Compare(b, a) })
 	worst := o.ask.Evicted
-	for _, load := range loads[:min(o.spread, len(loads))] {
+	for _, load := range o.loads[max(len(o.loads)-o.spread, 0):] {
 		worst = add64(worst, load)
 	}
 	return o.contract.mayEvict(o.q, worst)

@@ -163,6 +163,26 @@ func TestR7HoldsWhateverTheSchedulerTakes(t *testing.T) {
 	})
 }
 
+// What was offered before, to others on another cluster, has no bearing on an offer.
+func TestMemoryOfOffersIsUsedAgain(t *testing.T) {
+	r := contractRanking()
+	rapid.Check(t, func(t *rapid.T) {
+		var m fairshare.Offers
+		for range rapid.IntRange(2, 5).Draw(t, "offers") {
+			nodes := rapid.IntRange(1, 6).Draw(t, "nodes")
+			s := drawHoldings(t, nodes)
+			ask := fairshare.Ask{
+				Free:  free(nodes, rapid.Int64Range(0, 2).Draw(t, "free"), rapid.Int64Range(0, 8).Draw(t, "cpus")),
+				Nodes: rapid.IntRange(0, 3).Draw(t, "least"), Spare: rapid.IntRange(0, 3).Draw(t, "spare"),
+			}
+			q := &fairshare.Request{Account: "behind", GPUs: rapid.Int64Range(1, 12).Draw(t, "asks"), Allocated: true}
+			c := fairshare.DefaultContract()
+			want := c.Offer(r, contractNow, q, s.occupants, s.pieces, &ask)
+			require.Equal(t, want, m.Offer(&c, r, contractNow, q, s.occupants, s.pieces, &ask))
+		}
+	})
+}
+
 func drawHoldings(t *rapid.T, nodes int) *holdings {
 	var s holdings
 	for range rapid.IntRange(0, 12).Draw(t, "jobs") {

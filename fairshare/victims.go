@@ -36,41 +36,69 @@ func (c *Contract) Victims(r *Ranking, now Instant, q *Request, occupants []Occu
 // their protection ended, then the smallest. What is equal in all of that goes
 // in the order it was given in.
 func evictionOrder(r *Ranking, now Instant, occupants []Occupant) []int {
-	keys, places := make([]evictionKey, len(occupants)), make(map[string]int)
-	for i := range occupants {
-		o := &occupants[i]
-		place, known := places[o.Account]
-		if !known {
-			place = r.place(o.Account)
-			places[o.Account] = place
-		}
-		key := evictionKey{group: uint64(len(r.Accounts) + 1 - place), lost: uint64(progressLost(o, now)), gpus: o.GPUs, at: i}
-		if o.Allocated {
-			key.group |= 1 << 63
-		}
-		keys[i] = key
-	}
-	slices.SortFunc(keys, evictionKey.compare)
-	order := make([]int, len(keys))
-	for i := range keys {
-		order[i] = keys[i].at
-	}
-	return order
+	return new(evictions).order(r, now, occupants)
 }
 
-// evictionKey is what R6 goes by. There may be ten thousand, so each has all that
-// it is compared by.
+// evictions puts jobs into the order of R6, and uses its memory again. There may be
+// ten thousand jobs, so each has a key with all that it is compared by, and
+// accounts, whose order is known, aren't compared at all.
+type evictions struct {
+	keys, sorted []evictionKey
+	ends         []int // of each group
+	places       []int
+}
+
 type evictionKey struct {
-	group uint64 // whether it is allocated, then how well its account stands
-	lost  uint64
+	group int // unallocated before allocated, then how well its account stands
+	lost  GPUMillis
 	gpus  int64
 	at    int // among those given
 }
 
+// order is valid until the next one.
+func (e *evictions) order(r *Ranking, now Instant, occupants []Occupant) []int {
+	e.group(r, now, occupants)
+	begin := 0
+	for _, end := range e.ends {
+		slices.SortFunc(e.sorted[begin:end], evictionKey.compare)
+		begin = end
+	}
+	e.places = sized(e.places, len(e.sorted))
+	for i := range e.sorted {
+		e.places[i] = e.sorted[i].at
+	}
+	return e.places
+}
+
+// group puts the keys of each group together, one group after the other.
+func (e *evictions) group(r *Ranking, now Instant, occupants []Occupant) {
+	accounts := len(r.Accounts) + 2 // one without a rank among them
+	e.keys, e.sorted, e.ends = sized(e.keys, len(occupants)), sized(e.sorted, len(occupants)), sized(e.ends, 2*accounts)
+	clear(e.ends)
+	for i := range occupants {
+		o := &occupants[i]
+		group := len(r.Accounts) + 1 - r.place(o.Account)
+		if o.Allocated {
+			group += accounts
+		}
+		e.keys[i] = evictionKey{group: group, lost: progressLost(o, now), gpus: o.GPUs, at: i}
+		e.ends[group]++
+	}
+	begin := 0
+	for group, n := range e.ends {
+		e.ends[group] = begin
+		begin += n
+	}
+	for i := range e.keys {
+		end := &e.ends[e.keys[i].group]
+		e.sorted[*end] = e.keys[i]
+		*end++
+	}
+}
+
+// compare is for keys of one group.
 func (x evictionKey) compare(y evictionKey) int {
 	switch {
-	case x.group != y.group:
-		return cmp.Compare(x.group, y.group)
 	case x.lost != y.lost:
 		return cmp.Compare(x.lost, y.lost)
 	case x.gpus != y.gpus:
@@ -79,11 +107,19 @@ func (x evictionKey) compare(y evictionKey) int {
 	return cmp.Compare(x.at, y.at)
 }
 
+// sized is room for n, of which nobody knows what is in it.
+func sized[T any](room []T, n int) []T {
+	if room == nil || cap(room) < n {
+		return make([]T, n, n+n/4)
+	}
+	return room[:n]
+}
+
 // place is the rank of an account; who isn't in the tree comes after all who
 // are.
 func (r *Ranking) place(account string) int {
-	if standing, known := r.Account(account); known && standing.Rank > 0 {
-		return standing.Rank
+	if i, known := r.accounts[account]; known && r.Accounts[i].Rank > 0 {
+		return r.Accounts[i].Rank
 	}
 	return len(r.Accounts) + 1
 }

@@ -20,20 +20,30 @@ type contract struct {
 	asks        map[uint32]*ask    // by request
 	evictions   evictions          // of the last day
 	ranking     *fairshare.Ranking // the last one, with what was exchanged since; nil: to be made
+
+	// Memory that is used again: there may be ten thousand jobs.
+	wholes wholes
+	offers fairshare.Offers
 }
 
 // ask is what is remembered of a request that may evict others.
 type ask struct {
 	request   fairshare.Request
 	party     Party
-	at        fairshare.Instant         // asked last
-	fruitless int                       // attempts with candidates of whom Slurm took none
-	rules     map[uint32]fairshare.Rule // why each of the candidates yields
-	tasks     uint32                    // of an array that the request stands for
-	told      []*run                    // that were evicted for it
-	evicted   int64                     // GPUs of allocated jobs that were, so far
-	exchange  []charge                  // what that changes and the ranking doesn't know
-	since     fairshare.Instant         // of the first of them
+	at        fairshare.Instant // asked last
+	fruitless int               // attempts with candidates of whom Slurm took none
+	rules     []yielded         // why each of the candidates does
+	tasks     uint32            // of an array that the request stands for
+	told      []*run            // that were evicted for it
+	evicted   int64             // GPUs of allocated jobs that were, so far
+	exchange  []charge          // what that changes and the ranking doesn't know
+	since     fairshare.Instant // of the first of them
+}
+
+// yielded is a job that yields, by a rule.
+type yielded struct {
+	id   uint32
+	rule fairshare.Rule
 }
 
 // charge is what an account is charged more: for a run that ends, less, and for
@@ -87,15 +97,17 @@ func (e *Engine) Candidates(p *Placing, nowMS int64) {
 		Spare: spareNodes << min(a.fruitless/fewAttempts, mostDoublings), Evicted: a.evicted,
 	}
 	rules := e.rules()
-	offered := a.offerLeaving(&rules, ranking, now, &found, occupants, where)
+	offers := &e.contract.offers
+	offered := a.offerLeaving(offers, &rules, ranking, now, &found, occupants, where)
 	if offered == nil {
-		offered = rules.Offer(ranking, now, &request, found.occupants, found.pieces, &where)
+		offered = offers.Offer(&rules, ranking, now, &request, found.occupants, found.pieces, &where)
 	}
-	a.rules = make(map[uint32]fairshare.Rule, len(offered))
+	a.rules = a.rules[:0]
 	for place, i := range offered {
-		for _, member := range found.members[i] {
-			occupants[member].Order = uint32(place + 1)
-			a.rules[occupants[member].JobID] = found.rules[i]
+		order := uint32(place + 1)
+		for member := range found.members(i) {
+			occupants[member].Order = order
+			a.rules = append(a.rules, yielded{occupants[member].JobID, found.whole[i].rule})
 		}
 	}
 	if len(offered) > 0 {
@@ -107,13 +119,17 @@ func (e *Engine) Candidates(p *Placing, nowMS int64) {
 // grace time left to them, if that makes room: nobody else has to go meanwhile.
 // That they were evicted is counted already.
 func (a *ask) offerLeaving(
-	rules *fairshare.Contract, r *fairshare.Ranking, now fairshare.Instant, found *considered, occupants []Occupant, where fairshare.Ask,
+	offers *fairshare.Offers, rules *fairshare.Contract, r *fairshare.Ranking, now fairshare.Instant, found *considered, occupants []Occupant,
+	where fairshare.Ask,
 ) []int {
+	if len(a.told) == 0 {
+		return nil
+	}
 	var indices []int
 	var leaving []fairshare.Occupant
 	var pieces [][]fairshare.Piece
-	for i, members := range found.members {
-		if !slices.ContainsFunc(members, func(m int) bool { return a.leaving(occupants[m].JobID) }) {
+	for i := range found.whole {
+		if !slices.ContainsFunc(slices.Collect(found.members(i)), func(m int) bool { return a.leaving(occupants[m].JobID) }) {
 			continue
 		}
 		indices, leaving, pieces = append(indices, i), append(leaving, found.occupants[i]), append(pieces, found.pieces[i])
@@ -125,11 +141,19 @@ func (a *ask) offerLeaving(
 		return nil
 	}
 	where.Evicted, where.Spare = max(where.Evicted, 0), 0
-	offered := rules.Offer(r, now, &a.request, leaving, pieces, &where)
+	offered := offers.Offer(rules, r, now, &a.request, leaving, pieces, &where)
 	for k, i := range offered {
 		offered[k] = indices[i]
 	}
 	return offered
+}
+
+// rule is why a job is a candidate.
+func (a *ask) rule(id uint32) fairshare.Rule {
+	if i := slices.IndexFunc(a.rules, func(y yielded) bool { return y.id == id }); i >= 0 {
+		return a.rules[i].rule
+	}
+	return fairshare.NoRule
 }
 
 // leaving tells whether a job that runs was evicted for the request in this run.
@@ -233,46 +257,6 @@ func (e *Engine) requestOf(j *Job, now fairshare.Instant) (fairshare.Request, Pa
 	}
 }
 
-// considered are the jobs that yield to a request. The components of a het job
-// are one.
-type considered struct {
-	occupants []fairshare.Occupant
-	pieces    [][]fairshare.Piece
-	members   [][]int // of Placing.Occupants
-	rules     []fairshare.Rule
-}
-
-// consider asks the rules about all that run.
-func (e *Engine) consider(r *fairshare.Ranking, q *fairshare.Request, p *Placing, now fairshare.Instant) considered {
-	occupants := array(p.Occupants, p.OccupantCount)
-	whole := newWholes(occupants)
-	rules := e.rules()
-	judge := rules.Judge(r, now, q)
-	for i := range occupants {
-		if whole.keeps(i) {
-			continue
-		}
-		run, ok := e.runningAs(&occupants[i])
-		if !ok {
-			whole.keep(i)
-			continue
-		}
-		if run == nil { // a component without GPUs
-			w := whole.of(i)
-			w.members = append(w.members, i)
-			continue
-		}
-		o := e.occupantOf(run, &occupants[i], now, judge)
-		d := judge.Decide(&o)
-		if !d.Yields {
-			whole.keep(i)
-			continue
-		}
-		whole.of(i).add(i, &o, d.Rule)
-	}
-	return whole.considered(array(p.Pieces, p.PieceCount))
-}
-
 // runningAs is the run that an occupant shows, as far as it is known; ok is
 // false if it isn't: such a job keeps its GPUs. It is nil for a component of a
 // het job that has none.
@@ -304,129 +288,6 @@ func (e *Engine) occupantOf(r *run, o *Occupant, now fairshare.Instant, judge *f
 	return out
 }
 
-// wholes are jobs, the components of a het job put together.
-type wholes struct {
-	occupants []Occupant
-	all       []wholeJob
-	index     []int32          // by occupant: its place in all, or none
-	het       map[uint32]int32 // places of het jobs
-	room      []int            // for members
-}
-
-// none is the place of an occupant that keeps its GPUs, or wasn't considered yet.
-const none = -1
-
-// wholeJob is a job with all its components, all of which have to yield.
-type wholeJob struct {
-	occupant fairshare.Occupant
-	any      bool // there is an occupant
-	keeps    bool // one of them keeps its GPUs
-	rule     fairshare.Rule
-	members  []int // of Placing.Occupants
-	pieces   int   // how many
-}
-
-// newWholes: there may be ten thousand, so all lie together, and nothing is kept
-// of those that keep their GPUs.
-func newWholes(occupants []Occupant) *wholes {
-	w := &wholes{occupants: occupants, index: make([]int32, len(occupants)), het: make(map[uint32]int32)}
-	for i := range w.index {
-		w.index[i] = none
-	}
-	return w
-}
-
-// keeps tells whether another component of the job is known to keep its GPUs.
-func (w *wholes) keeps(i int) bool {
-	return w.occupants[i].HetJobID != 0 && w.of(i).keeps
-}
-
-// keep notes that an occupant keeps its GPUs, and with it the whole of its job.
-func (w *wholes) keep(i int) {
-	if w.occupants[i].HetJobID != 0 {
-		w.of(i).keeps = true
-	}
-}
-
-// of is the job of an occupant that may yield.
-func (w *wholes) of(i int) *wholeJob {
-	if w.index[i] != none {
-		return &w.all[w.index[i]]
-	}
-	id := w.occupants[i].HetJobID
-	place, known := w.het[id]
-	if !known {
-		place = w.add()
-	}
-	if id != 0 {
-		w.het[id] = place
-	}
-	w.index[i] = place
-	return &w.all[place]
-}
-
-func (w *wholes) add() int32 {
-	if w.all == nil {
-		w.all, w.room = make([]wholeJob, 0, len(w.occupants)), make([]int, len(w.occupants))
-	}
-	i := len(w.all)
-	w.all = append(w.all, wholeJob{members: w.room[i : i : i+1]})
-	return int32(i) //nolint:gosec // there are fewer jobs
-}
-
-// add adds a component. Together they are as their worst.
-func (j *wholeJob) add(i int, o *fairshare.Occupant, rule fairshare.Rule) {
-	j.members = append(j.members, i)
-	if !j.any {
-		j.occupant, j.rule, j.any = *o, rule, true
-		return
-	}
-	j.occupant.GPUs += o.GPUs
-	j.occupant.Ahead += o.Ahead
-	j.occupant.ProtectedUntil = max(j.occupant.ProtectedUntil, o.ProtectedUntil)
-	if o.Allocated && !j.occupant.Allocated {
-		j.occupant.Allocated, j.rule = true, rule
-	}
-}
-
-// considered are those that yield, with what they hold.
-func (w *wholes) considered(pieces []Piece) considered {
-	yielding, held := 0, 0
-	for i := range pieces {
-		if w.index[pieces[i].Occupant] == none {
-			continue
-		}
-		if j := w.of(int(pieces[i].Occupant)); !j.keeps && j.any {
-			if j.pieces == 0 {
-				yielding++
-			}
-			j.pieces++
-			held++
-		}
-	}
-	c := considered{
-		occupants: make([]fairshare.Occupant, 0, yielding), pieces: make([][]fairshare.Piece, 0, yielding),
-		members: make([][]int, 0, yielding), rules: make([]fairshare.Rule, 0, yielding),
-	}
-	room, place := make([]fairshare.Piece, held), make([]int, len(w.all))
-	for i := range w.all {
-		j := &w.all[i]
-		if j.pieces == 0 {
-			continue
-		}
-		place[i] = len(c.occupants)
-		c.occupants, c.members, c.rules = append(c.occupants, j.occupant), append(c.members, j.members), append(c.rules, j.rule)
-		c.pieces, room = append(c.pieces, room[:0:j.pieces]), room[j.pieces:]
-	}
-	for i := range pieces {
-		if k := w.index[pieces[i].Occupant]; k != none && w.all[k].pieces > 0 {
-			of := &c.pieces[place[k]]
-			*of = append(*of, fairshare.Piece{Node: int(pieces[i].Node), Held: pieces[i].Held})
-		}
-	}
-	return c
-}
-
 // Preempted notes that Slurm evicts a job for a request.
 func (e *Engine) Preempted(victim, request uint32, nowMS int64) {
 	defer e.recorder.notify()
@@ -447,7 +308,7 @@ func (e *Engine) Preempted(victim, request uint32, nowMS int64) {
 
 // exchange notes what an eviction changes, and who was who.
 func (e *Engine) exchange(ranking *fairshare.Ranking, a *ask, r *run, now fairshare.Instant) {
-	p := Preemption{At: now, Rule: a.rules[r.JobID], Request: a.party, Victim: victimOf(r, now)}
+	p := Preemption{At: now, Rule: a.rule(r.JobID), Request: a.party, Victim: victimOf(r, now)}
 	p.Request.Ratio, p.Victim.Ratio = ranking.Ratios(a.party.Account, r.Account)
 	p.Request.Rank, p.Victim.Rank = rankOf(ranking, a.party.Account), rankOf(ranking, r.Account)
 	c := &e.contract

@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -118,16 +119,17 @@ func TestWhoYieldsIsWhatTheRulesSayOfEach(t *testing.T) {
 		want := c.engine.straightly(ranking, &q, occupants, now)
 		found := c.engine.consider(ranking, &q, p, now)
 		got := map[int]bool{}
-		for k, members := range found.members {
+		for k := range found.whole {
+			members := slices.Collect(found.members(k))
 			require.Len(t, found.pieces[k], len(members))
 			for _, i := range members {
 				require.Contains(t, want, i)
 				got[i] = true
 				if len(members) == 1 {
-					require.Equal(t, want[i].Rule, found.rules[k])
+					require.Equal(t, want[i].Rule, found.whole[k].rule)
 				}
 			}
-			yielded[found.rules[k]]++
+			yielded[found.whole[k].rule]++
 		}
 		for i, d := range want {
 			if d.Rule != fairshare.NoRule { // a component without GPUs may be all there is

@@ -38,6 +38,23 @@ void placing_free(struct placing *placing)
 	memset(placing, 0, sizeof(*placing));
 }
 
+/* ---- GPUs ---- */
+
+/* By Slurm's number of the name, once it is known: the name of each is a string of
+ * its own, which would have to be fetched from memory. */
+static bool is_gpu(const gres_state_t *gres)
+{
+	static uint32_t gpu_id;
+	uint32_t known = __atomic_load_n(&gpu_id, __ATOMIC_RELAXED);
+
+	if (known)
+		return gres->plugin_id == known;
+	if (strcmp(gres->gres_name, "gpu"))
+		return false;
+	__atomic_store_n(&gpu_id, gres->plugin_id, __ATOMIC_RELAXED);
+	return true;
+}
+
 /* ---- what is asked for ---- */
 
 struct asked {
@@ -53,7 +70,7 @@ static int asked_gpus(void *x, void *arg)
 	const gres_job_state_t *gpus = gres->gres_data;
 	struct asked *asked = arg;
 
-	if (strcmp(gres->gres_name, "gpu"))
+	if (!is_gpu(gres))
 		return 0;
 	asked->type = asked->type ? "" : gpus->type_name; /* two types: any */
 	if (gpus->gres_per_node)
@@ -179,7 +196,7 @@ static int free_gpus(void *x, void *arg)
 	const gres_node_state_t *node = gres->gres_data;
 	struct node_gpus *gpus = arg;
 
-	if (strcmp(gres->gres_name, "gpu") || node->no_consume)
+	if (!is_gpu(gres) || node->no_consume)
 		return 0;
 	if (!gpus->type || !node->type_cnt) {
 		gpus->free += (int64_t)node->gres_cnt_avail - (int64_t)node->gres_cnt_alloc;
@@ -197,7 +214,7 @@ static int match_type(void *x, void *arg)
 	const gres_node_state_t *node = gres->gres_data;
 	const char *type = arg;
 
-	if (strcmp(gres->gres_name, "gpu"))
+	if (!is_gpu(gres))
 		return 0;
 	for (uint16_t i = 0; i < node->type_cnt; i++)
 		if (!xstrcasecmp(node->type_name[i], type))
@@ -244,11 +261,36 @@ int64_t run_start(const job_record_t *job)
 	return job->resize_time > job->start_time ? job->resize_time : job->start_time;
 }
 
+/* The GPUs of a job. Nearly always they are one entry, and nothing has to be looked
+ * for on each of its nodes. */
 struct held {
-	const char *type;
+	const char *type;	     /* that counts; NULL if any */
+	const gres_job_state_t *only; /* entry of that type; NULL if there are several */
+	uint32_t entries;
 	uint32_t node; /* of the job's own */
-	int64_t gpus;
+	int64_t gpus;  /* there */
+	uint64_t total;
 };
+
+static int64_t gpus_on(const gres_job_state_t *gpus, uint32_t node)
+{
+	return gpus->gres_cnt_node_alloc && node < gpus->node_cnt ? (int64_t)gpus->gres_cnt_node_alloc[node] : 0;
+}
+
+static int all_gpus(void *x, void *arg)
+{
+	const gres_state_t *gres = x;
+	const gres_job_state_t *gpus = gres->gres_data;
+	struct held *held = arg;
+
+	if (!is_gpu(gres))
+		return 0;
+	if (gpus->total_gres != NO_CONSUME_VAL64)
+		held->total += gpus->total_gres;
+	if (same_type(gpus->type_name, held->type))
+		held->only = held->entries++ ? NULL : gpus;
+	return 0;
+}
 
 static int held_gpus(void *x, void *arg)
 {
@@ -256,21 +298,21 @@ static int held_gpus(void *x, void *arg)
 	const gres_job_state_t *gpus = gres->gres_data;
 	struct held *held = arg;
 
-	if (!strcmp(gres->gres_name, "gpu") && gpus->gres_cnt_node_alloc && held->node < gpus->node_cnt &&
-	    same_type(gpus->type_name, held->type))
-		held->gpus += (int64_t)gpus->gres_cnt_node_alloc[held->node];
+	if (is_gpu(gres) && same_type(gpus->type_name, held->type))
+		held->gpus += gpus_on(gpus, held->node);
 	return 0;
 }
 
-static struct gpub_room room_held(const job_record_t *job, uint32_t node, const char *type, bool memory)
+static struct gpub_room room_held(const job_record_t *job, struct held *held, uint32_t node, bool memory)
 {
 	const struct job_resources *resources = job->job_resrcs;
-	struct held held = { .type = type, .node = node };
 	struct gpub_room room = { 0 };
 
-	if (job->gres_list_alloc)
-		list_for_each_ro(job->gres_list_alloc, held_gpus, &held);
-	room.gpus = held.gpus;
+	held->node = node;
+	held->gpus = held->only ? gpus_on(held->only, node) : 0;
+	if (held->entries > 1)
+		list_for_each_ro(job->gres_list_alloc, held_gpus, held);
+	room.gpus = held->gpus;
 	if (resources->cpus)
 		room.cpus = resources->cpus[node];
 	if (memory && resources->memory_allocated)
@@ -286,18 +328,7 @@ static bool may_be_evicted(const job_record_t *job, const job_record_t *request)
 	       preempt_mode(job) != PREEMPT_MODE_OFF && (!job->resv_ptr || job->resv_ptr == request->resv_ptr);
 }
 
-static int total_gpus(void *x, void *arg)
-{
-	const gres_state_t *gres = x;
-	const gres_job_state_t *gpus = gres->gres_data;
-	uint64_t *total = arg;
-
-	if (!strcmp(gres->gres_name, "gpu") && gpus->total_gres != NO_CONSUME_VAL64)
-		*total += gpus->total_gres;
-	return 0;
-}
-
-static bool add_occupant(struct placing *placing, const job_record_t *job)
+static bool add_occupant(struct placing *placing, const job_record_t *job, uint64_t gpus)
 {
 	struct gpub_placing *bridge = &placing->bridge;
 	struct gpub_occupant *occupant;
@@ -307,13 +338,12 @@ static bool add_occupant(struct placing *placing, const job_record_t *job)
 	occupant = &placing->occupants[bridge->occupant_count++];
 	*occupant = (struct gpub_occupant){
 		.job_id = job->job_id,
+		.gpus = gpus,
 		.het_job_id = job->het_job_id,
 		.start = run_start(job),
 		.nice = (int64_t)job->details->nice - NICE_OFFSET,
 		.qos_priority = job->qos_ptr ? job->qos_ptr->priority : 0,
 	};
-	if (job->gres_list_alloc)
-		list_for_each_ro(job->gres_list_alloc, total_gpus, &occupant->gpus);
 	return true;
 }
 
@@ -328,19 +358,29 @@ static bool add_piece(struct placing *placing, uint32_t node, const struct gpub_
 	return true;
 }
 
+/* Has a job whose first node this is any in the partition? */
+static bool stands_in(const job_record_t *job, int first, const part_record_t *part)
+{
+	return bit_test(part->node_bitmap, first) ||
+	       (job->job_resrcs->nhosts > 1 && bit_overlap_any(job->job_resrcs->node_bitmap, part->node_bitmap));
+}
+
 /* All jobs take room from their nodes; those that may be evicted are told of,
  * with what they hold of nodes that matter. */
 static bool read_job(struct placing *placing, const job_record_t *job, const job_record_t *request, const char *type)
 {
 	const struct job_resources *resources = job->job_resrcs;
 	bool candidate = may_be_evicted(job, request), memory = placing->request.per_node.memory;
+	struct held gpus = { .type = type };
 	uint32_t node = 0;
 	int first;
 
 	if (!resources || !resources->node_bitmap || (first = bit_ffs(resources->node_bitmap)) < 0)
 		return true;
-	candidate = candidate && (job->het_job_id || bit_overlap_any(resources->node_bitmap, request->part_ptr->node_bitmap));
-	if (candidate && !add_occupant(placing, job))
+	candidate = candidate && (job->het_job_id || stands_in(job, first, request->part_ptr));
+	if (job->gres_list_alloc)
+		list_for_each_ro(job->gres_list_alloc, all_gpus, &gpus);
+	if (candidate && !add_occupant(placing, job, gpus.total))
 		return false;
 	/* Most have one node: looking for the last one as well would take half of the time. */
 	for (int i = first; node < resources->nhosts && i < node_record_count; i++) {
@@ -352,7 +392,7 @@ static bool read_job(struct placing *placing, const job_record_t *job, const job
 			node++;
 			continue;
 		}
-		held = room_held(job, node++, type, memory);
+		held = room_held(job, &gpus, node++, memory);
 		room = &placing->free[placing->node_of[i] - 1];
 		room->cpus -= held.cpus; /* GPUs are counted on the node */
 		room->memory -= held.memory;
@@ -362,14 +402,52 @@ static bool read_job(struct placing *placing, const job_record_t *job, const job
 	return true;
 }
 
+/* The processor is told of the records before their turn: they lie all over memory,
+ * and so does what they point to. */
+#define AHEAD 8 /* jobs between the two steps */
+
+static const job_record_t *fetch(uint32_t id)
+{
+	const job_record_t *job = find_job_record(id);
+
+	if (!job)
+		return NULL;
+	__builtin_prefetch(&job->details);
+	__builtin_prefetch(&job->gres_list_alloc);
+	__builtin_prefetch(&job->job_resrcs);
+	__builtin_prefetch(&job->job_state);
+	__builtin_prefetch(&job->qos_ptr);
+	__builtin_prefetch(&job->resize_time);
+	__builtin_prefetch(&job->start_time);
+	return job;
+}
+
+static void fetch_more(const job_record_t *job)
+{
+	if (!job)
+		return;
+	__builtin_prefetch(job->gres_list_alloc);
+	if (job->details) {
+		__builtin_prefetch(&job->details->nice);
+		__builtin_prefetch(&job->details->requeue);
+	}
+	if (job->job_resrcs) {
+		__builtin_prefetch(&job->job_resrcs->cpus);
+		__builtin_prefetch(&job->job_resrcs->node_bitmap);
+	}
+}
+
 static bool read_jobs(struct placing *placing, const job_record_t *request, const char *type)
 {
+	const job_record_t *coming[2 * AHEAD] = { NULL };
 	uint32_t count;
 	const uint32_t *ids = running_ids(&count);
 
-	for (uint32_t i = 0; i < count; i++) {
-		const job_record_t *job = find_job_record(ids[i]);
+	for (uint32_t i = 0; i < count + 2 * AHEAD; i++) {
+		const job_record_t *job = coming[i % (2 * AHEAD)];
 
+		coming[i % (2 * AHEAD)] = i < count ? fetch(ids[i]) : NULL;
+		fetch_more(coming[(i + AHEAD) % (2 * AHEAD)]);
 		if (job && job != request && !read_job(placing, job, request, type))
 			return false;
 	}
