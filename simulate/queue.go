@@ -71,6 +71,7 @@ type queuePart struct {
 	sizes []int32   // sizes of jobs, ascending
 	sized [][]int32 // by size: lanes with jobs
 	jobs  []int     // by size: how many jobs wait
+	asks  [][]int32 // by size and account: the same
 }
 
 func newQueue(w *Workload, parts int, accountOf []int32, accounts int) *queue {
@@ -81,7 +82,7 @@ func newQueue(w *Workload, parts int, accountOf []int32, accounts int) *queue {
 	for i := range w.Jobs {
 		q.jobs[i] = course{lane: q.laneOf(&w.Jobs[i], accountOf), waited: -1, record: -1}
 	}
-	q.findSizes()
+	q.findSizes(accounts)
 	return q
 }
 
@@ -101,7 +102,7 @@ func (q *queue) laneOf(j *Job, accountOf []int32) int32 {
 	return n
 }
 
-func (q *queue) findSizes() {
+func (q *queue) findSizes(accounts int) {
 	for p := range q.parts {
 		part := &q.parts[p]
 		for i := range q.lanes {
@@ -113,6 +114,10 @@ func (q *queue) findSizes() {
 		part.sizes = slices.Compact(part.sizes)
 		part.sized = make([][]int32, len(part.sizes))
 		part.jobs = make([]int, len(part.sizes))
+		part.asks = make([][]int32, len(part.sizes))
+		for size := range part.asks {
+			part.asks[size] = make([]int32, accounts)
+		}
 	}
 	type kind struct {
 		owner int32
@@ -150,7 +155,7 @@ func (q *queue) push(job int32) (l *lane, first bool) {
 	if l.count <= mostSkipped {
 		l.limit = 0
 	}
-	q.parts[l.part].jobs[l.size]++
+	q.count(l, 1)
 	return l, l.count == 1
 }
 
@@ -174,8 +179,15 @@ func (q *queue) remove(job int32) (l *lane, first bool) {
 	}
 	l.count--
 	l.limit = 0
-	q.parts[l.part].jobs[l.size]--
+	q.count(l, -1)
 	return l, first
+}
+
+// count counts jobs that wait.
+func (q *queue) count(l *lane, jobs int) {
+	p := &q.parts[l.part]
+	p.jobs[l.size] += jobs
+	p.asks[l.size][l.account] += int32(jobs)
 }
 
 // enter puts a lane that has jobs and a key into the heap of its partition.

@@ -25,7 +25,8 @@ type Result struct {
 	Occupancy      float64 `json:"occupancy_percent"` // part of the capacity that was held by jobs
 	AllocatedHours float64 `json:"allocated_gpu_hours"`
 	UnallocHours   float64 `json:"unallocated_gpu_hours"`
-	StrandedHours  float64 `json:"stranded_gpu_hours"` // idle while a job waited that would have fitted by count
+	StrandedHours  float64 `json:"stranded_gpu_hours"`   // idle while a job waited that would have fitted by count
+	QuotaIdleHours float64 `json:"quota_idle_gpu_hours"` // the same, but that only its quota kept it waiting: not in StrandedHours
 
 	DemandHours      float64 `json:"demand_gpu_hours"` // pending and running, of jobs that mean to be charged
 	OwedHours        float64 `json:"owed_gpu_hours"`   // of all accounts that jobs run in
@@ -116,7 +117,7 @@ func (s *sim) result() *Result {
 	c := &s.counts
 	r := &Result{
 		Policy: s.p.Name, Seconds: s.now, Finished: c.finished,
-		CapacityHours: hours(c.capacity), StrandedHours: hours(c.stranded),
+		CapacityHours: hours(c.capacity), StrandedHours: hours(c.stranded), QuotaIdleHours: hours(c.byQuota),
 		Preemptions: c.evicted, LostHours: hours(c.wasted), NodeLosses: c.lost, BrokenHours: hours(c.broken),
 		Slowdown: spread(c.slowdowns),
 	}

@@ -36,7 +36,7 @@ func (s *sim) schedule() {
 		s.nextFull = s.now + s.every.backfill
 		s.dirty = false
 	}
-	s.counts.strandedNow = s.stranded()
+	s.counts.strandedNow, s.counts.byQuotaNow = s.stranded()
 }
 
 func (s *sim) scheduleIn(part int16, full bool) {
@@ -108,9 +108,8 @@ func (s *sim) park(l *lane, n int32) bool {
 	if s.p.Kind != Quota {
 		return false
 	}
-	a := &s.accounts[l.account]
-	if a.running+int64(l.gpus) <= a.quota || a.running == 0 {
-		return false // who asks for more than the quota gets it when nothing else of the account runs
+	if !s.accounts[l.account].full(l.gpus) {
+		return false
 	}
 	l.parked = true
 	s.queue.leave(n, false)
@@ -301,8 +300,7 @@ func (s *sim) backfill(part int16) {
 }
 
 func (s *sim) overQuota(l *lane) bool {
-	a := &s.accounts[l.account]
-	return s.p.Kind == Quota && a.running+int64(l.gpus) > a.quota && a.running > 0
+	return s.p.Kind == Quota && s.accounts[l.account].full(l.gpus)
 }
 
 // mostSkipped is how many jobs of one lane a pass tries in vain.
@@ -362,20 +360,46 @@ func (s *sim) tryLane(l *lane, try func(l *lane, job int32) bool) bool {
 }
 
 // stranded is how many GPUs are idle while a job waits that would fit if they
-// were in one place.
-func (s *sim) stranded() int64 {
-	var sum int64
+// were in one place, and how many are while only such jobs wait whose quota is used
+// up: nothing but the quota keeps these idle.
+func (s *sim) stranded() (gpus, byQuota int64) {
 	for i := range s.queue.parts {
 		q, idle := &s.queue.parts[i], s.nodes.parts[i].idle
-		for size, gpus := range q.sizes {
-			if int(gpus) > idle {
+		waits, may := false, false
+		for size, fits := range q.sizes {
+			if int(fits) > idle || may {
 				break
 			}
 			if q.jobs[size] > 0 {
-				sum += int64(idle)
-				break
+				waits, may = true, s.quotaLeaves(q.asks[size], fits)
 			}
 		}
+		switch {
+		case may:
+			gpus += int64(idle)
+		case waits:
+			byQuota += int64(idle)
+		}
 	}
-	return sum
+	return gpus, byQuota
+}
+
+// quotaLeaves tells whether a job of so many GPUs may start, of accounts of which
+// some have one waiting.
+func (s *sim) quotaLeaves(waiting []int32, gpus int32) bool {
+	if s.p.Kind != Quota || s.p.Overflow {
+		return true
+	}
+	for a, jobs := range waiting {
+		if jobs > 0 && !s.accounts[a].full(gpus) {
+			return true
+		}
+	}
+	return false
+}
+
+// full tells whether a job of so many GPUs would be beyond the account's quota. Who asks for
+// more than the quota gets it when nothing else of the account runs.
+func (a *account) full(gpus int32) bool {
+	return a.running+int64(gpus) > a.quota && a.running > 0
 }

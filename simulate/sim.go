@@ -107,7 +107,9 @@ type counts struct {
 	broken            int64  // GPU-seconds lost to nodes
 	capacity, used    int64  // GPU-seconds
 	stranded          int64  // GPU-seconds idle while a job waits that would fit by count
+	byQuota           int64  // the same where only its quota keeps it waiting
 	strandedNow       int64  // GPUs
+	byQuotaNow        int64
 	slowdowns         []float64
 }
 
@@ -233,6 +235,7 @@ func (s *sim) passTime(at int64) {
 		c.capacity += span * int64(p.up+p.ends)
 	}
 	c.stranded += span * c.strandedNow
+	c.byQuota += span * c.byQuotaNow
 	s.now = at
 }
 

@@ -47,9 +47,9 @@ type Job struct {
 	Partition  int16  // index in Cluster.Partitions
 	Debug      bool   // somebody sits and waits for it
 	Queued     bool   // it waits in the real queue now
-	// GPUsColumn and AccountColumn are where in its line the source says how many
-	// GPUs and whose it is; 0 if that isn't known.
-	GPUsColumn, AccountColumn int32
+	// GPUsColumn, AccountColumn and PartitionColumn are where in its line the source
+	// says how many GPUs, whose it is and where it runs; 0 if that isn't known.
+	GPUsColumn, AccountColumn, PartitionColumn int32
 }
 
 // Undeclared is the MinRuntime of a job that declares none.
@@ -128,7 +128,7 @@ func expected(name string, names []string) string {
 // misfit is what is wrong with a job, nil if nothing is.
 func (w *Workload) misfit(j *Job, c *Cluster, strangers []string) *MisfitError {
 	if int(j.Partition) >= len(c.Partitions) || j.Partition < 0 {
-		return &MisfitError{Kind: "an unknown partition", Why: fmt.Sprintf("partition %d is not on the cluster", j.Partition)}
+		return &MisfitError{Column: int(j.PartitionColumn), Kind: "an unknown partition", Why: fmt.Sprintf("partition %d is not on the cluster", j.Partition)}
 	}
 	p := &c.Partitions[j.Partition]
 	where := "the cluster"

@@ -155,8 +155,9 @@ type scene struct {
 
 	rules *budgets.Policy // the ledger's or the file's; nil if there are none
 	// minRuntimes are those of accounts that have another than the cluster, by the
-	// ledger.
+	// ledger or the file.
 	minRuntimes map[string]time.Duration
+	unknown     map[int16]string // partitions of the trace that the cluster doesn't have, by the number that jobs have there
 	skipped     []trace.Count
 }
 

@@ -46,9 +46,7 @@ func (p *program) scene(c *cli.Context) (*scene, error) {
 	if err := p.readBudget(c, s); err != nil {
 		return nil, err
 	}
-	if err := matchPartitions(s, partitions); err != nil {
-		return nil, err
-	}
+	matchPartitions(s, partitions)
 	if err := checkJobs(c, s); err != nil {
 		return nil, err
 	}
@@ -165,8 +163,12 @@ func (p *program) readTrace(c *cli.Context, s *scene) ([]string, error) {
 		return nil, err
 	}
 	defer in.Close() //nolint:errcheck // it was only read
+	checkpoint, err := readDuration(c.String(optCheckpoint))
+	if err != nil {
+		return nil, misuse(c, "--%s: %w", optCheckpoint, err)
+	}
 	t, err := trace.Read(in, trace.Format(strings.ToLower(c.String(optFormat))), trace.Options{
-		Seed: c.Uint64(optSeed), Users: c.Int(optUsers), Zone: p.zone,
+		Seed: c.Uint64(optSeed), Users: c.Int(optUsers), Zone: p.zone, Checkpoint: checkpoint,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -279,7 +281,7 @@ func (p *program) readBudget(c *cli.Context, s *scene) error {
 		if err != nil {
 			return err
 		}
-		if err := s.takePolicy(tree.Policy, name); err != nil {
+		if err := s.takePolicy(&tree, name); err != nil {
 			return err
 		}
 		s.budget, err = budgetOf(tree)
@@ -304,37 +306,58 @@ func takeLedger(c *cli.Context, s *scene, v view) error {
 	if err != nil {
 		return err
 	}
-	s.minRuntimes = inherited(v.tree, rules.MinRuntime, said)
+	s.minRuntimes = inherited(accountsAbove(v.tree), rules.MinRuntime, said)
 	s.budget, err = budgetOf(plan.Current(v.tree))
 	return err
 }
 
-// takePolicy takes a file's policy, if there is any in it; what it doesn't say is
-// as usual.
-func (s *scene) takePolicy(policy map[string]string, file string) error {
-	if len(policy) == 0 {
-		return nil
-	}
+// takePolicy takes a file's policy, if there is any in it, and the minimum runtimes
+// of its accounts; what it doesn't say is as usual.
+func (s *scene) takePolicy(tree *plan.Tree, file string) error {
 	rules := budgets.DefaultPolicy
-	for _, setting := range slices.Sorted(maps.Keys(policy)) {
-		changed, err := rules.With(setting, policy[setting])
+	for _, setting := range slices.Sorted(maps.Keys(tree.Policy)) {
+		changed, err := rules.With(setting, tree.Policy[setting])
 		if err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}
 		rules = changed
 	}
-	s.rules = &rules
-	return nil
+	if len(tree.Policy) > 0 {
+		s.rules = &rules
+	}
+	above, said := map[string]string{}, map[string]time.Duration{}
+	var failed error
+	tree.Root.Walk(func(parent, a *plan.Account) {
+		above[a.Name] = ""
+		if parent != nil {
+			above[a.Name] = parent.Name
+		}
+		if a.MinRuntime == "" || a.MinRuntime == budgets.Inherit {
+			return
+		}
+		own, err := budgets.DefaultPolicy.With(budgets.MinRuntime, a.MinRuntime)
+		if err != nil && failed == nil {
+			failed = fmt.Errorf("%s: account %s: %w", file, a.Name, err)
+		}
+		said[a.Name] = own.MinRuntime
+	})
+	s.minRuntimes = inherited(above, rules.MinRuntime, said)
+	return failed
 }
 
-// inherited are the minimum runtimes of all accounts that have another than the
-// cluster's.
-func inherited(t *fairshare.Tree, cluster time.Duration, said map[string]time.Duration) map[string]time.Duration {
-	terms := fairshare.Terms{Default: cluster, Accounts: said}
+// accountsAbove are the accounts above those of a tree, by name; "" for root.
+func accountsAbove(t *fairshare.Tree) map[string]string {
 	above := make(map[string]string, len(t.Nodes))
 	for i := range t.Nodes {
 		above[t.Nodes[i].Name] = parentName(t, &t.Nodes[i])
 	}
+	return above
+}
+
+// inherited are the minimum runtimes of all accounts that have another than the
+// cluster's.
+func inherited(above map[string]string, cluster time.Duration, said map[string]time.Duration) map[string]time.Duration {
+	terms := fairshare.Terms{Default: cluster, Accounts: said}
 	all := map[string]time.Duration{}
 	for account := range above {
 		if d := terms.Of(account, func(account string) string { return above[account] }).Default; d != cluster {
@@ -346,11 +369,11 @@ func inherited(t *fairshare.Tree, cluster time.Duration, said map[string]time.Du
 
 // byLedger gives a policy what the ledger or the file says of it; options come after that.
 func (s *scene) byLedger(policy *simulate.Policy) {
+	policy.MinRuntimes = s.minRuntimes
 	if s.rules == nil {
 		return
 	}
 	policy.Lookback, policy.MinRuntime, policy.MinRuntimeCap = s.rules.Lookback, s.rules.MinRuntime, s.rules.MinRuntimeCap
-	policy.MinRuntimes = s.minRuntimes
 	if policy.Contract != nil {
 		contract := s.rules.Contract
 		policy.Contract = &contract
@@ -384,59 +407,52 @@ func budgetOf(t plan.Tree) (*fairshare.Budget, error) {
 
 // matchPartitions gives the trace's partitions the numbers of the cluster's. With
 // one partition all jobs run there.
-func matchPartitions(s *scene, names []string) error {
+func matchPartitions(s *scene, names []string) {
 	several := len(s.cluster.Partitions) > 1
 	named := len(names) > 1 || len(names) == 1 && names[0] != ""
 	switch {
 	case several && named:
-		return renumberPartitions(s, names)
+		renumberPartitions(s, names)
+		return
 	case several:
 		spreadOverPartitions(s)
-		return nil
+		return
 	case len(names) > 1:
 		s.workload.Notes = append(s.workload.Notes, fmt.Sprintf("partitions: the trace's %d run in one", len(names)))
 	}
 	for i := range s.workload.Jobs {
 		s.workload.Jobs[i].Partition = 0
 	}
-	return nil
 }
 
-func renumberPartitions(s *scene, names []string) error {
-	var known []string
-	for _, p := range s.cluster.Partitions {
-		known = append(known, p.Name)
-	}
+// renumberPartitions gives jobs in a partition that the cluster doesn't have a
+// number that is none; checkJobs says of them which it was.
+func renumberPartitions(s *scene, names []string) {
 	numbers := make([]int16, len(names))
+	s.unknown = make(map[int16]string)
 	for i, name := range names {
-		at := slices.IndexFunc(known, func(k string) bool { return strings.EqualFold(k, name) })
-		if at < 0 {
-			at := s.firstIn(int16(i))
-			if near := nearest.Word(name, known); near != "" {
-				return fmt.Errorf("%sthe trace has jobs in partition %q, which --%s does not name: did you mean %s?", at, name, optNodes, near)
-			}
-			return fmt.Errorf("%sthe trace has jobs in partition %q, which --%s does not name: give %s=NxGPUS", at, name, optNodes, name)
+		at := slices.IndexFunc(s.cluster.Partitions, func(p simulate.Partition) bool { return strings.EqualFold(p.Name, name) })
+		if numbers[i] = int16(at); at < 0 {
+			numbers[i] = -1 - int16(i)
+			s.unknown[numbers[i]] = name
 		}
-		numbers[i] = int16(at)
 	}
 	for i := range s.workload.Jobs {
 		s.workload.Jobs[i].Partition = numbers[s.workload.Jobs[i].Partition]
 	}
-	return nil
 }
 
-// firstIn says where the first job of a partition of the trace stands.
-func (s *scene) firstIn(partition int16) string {
-	line := int32(math.MaxInt32)
-	for i := range s.workload.Jobs {
-		if j := &s.workload.Jobs[i]; j.Partition == partition && j.Line > 0 {
-			line = min(line, j.Line)
-		}
+// sayPartition says what is wrong with jobs in a partition that isn't on the cluster.
+func (s *scene) sayPartition(name string) string {
+	var known []string
+	for _, p := range s.cluster.Partitions {
+		known = append(known, p.Name)
 	}
-	if line == math.MaxInt32 {
-		return s.source + ": "
+	why := fmt.Sprintf("the trace has jobs in partition %q, which --%s does not name: ", name, optNodes)
+	if near := nearest.Word(name, known); near != "" {
+		return why + "did you mean " + near + "?"
 	}
-	return fmt.Sprintf("%s: line %d: ", s.source, line)
+	return why + "expected " + strings.Join(known, " or ") + fmt.Sprintf("; or give %s=NxGPUS there", name)
 }
 
 // spreadOverPartitions lets jobs that name no partition run in each in proportion
@@ -464,6 +480,11 @@ func checkJobs(c *cli.Context, s *scene) error {
 	misfits := s.workload.Misfits(&s.cluster, s.budget)
 	if len(misfits) == 0 {
 		return nil
+	}
+	for _, m := range misfits {
+		if name, unknown := s.unknown[s.workload.Jobs[m.Job].Partition]; unknown {
+			m.Why = s.sayPartition(name)
+		}
 	}
 	first := error(misfits[0])
 	if s.source != "" {
@@ -608,7 +629,8 @@ func variants(c *cli.Context, s *scene) ([]variant, error) {
 		}
 		s.byLedger(&policy)
 		for _, option := range settingOrder {
-			if c.String(option) == "" || s.rules != nil && !c.IsSet(option) {
+			said := s.rules != nil || option == optMinRuntime && len(s.minRuntimes) > 0 // by the ledger or the file
+			if c.String(option) == "" || said && !c.IsSet(option) {
 				continue
 			}
 			if err := settings()[option](&policy, c.String(option)); err != nil {

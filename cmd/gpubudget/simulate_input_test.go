@@ -17,7 +17,7 @@ func TestInherited(t *testing.T) {
 		{Name: "root", Parent: -1}, {Name: "speech", Parent: 0}, {Name: "vision", Parent: 0}, {Name: "detection", Parent: 2}, {Name: "faces", Parent: 3},
 	}}
 	said := map[string]time.Duration{"vision": time.Minute, "faces": time.Hour}
-	require.Equal(t, map[string]time.Duration{"vision": time.Minute, "detection": time.Minute}, inherited(tree, time.Hour, said))
-	require.Empty(t, inherited(tree, 0, said))
-	require.Empty(t, inherited(tree, time.Hour, nil))
+	require.Equal(t, map[string]time.Duration{"vision": time.Minute, "detection": time.Minute}, inherited(accountsAbove(tree), time.Hour, said))
+	require.Empty(t, inherited(accountsAbove(tree), 0, said))
+	require.Empty(t, inherited(accountsAbove(tree), time.Hour, nil))
 }

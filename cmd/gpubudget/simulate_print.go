@@ -69,10 +69,10 @@ func columns(names ...string) []output.Column {
 }
 
 func summaryTable(results []*simulate.Result) *output.Table {
-	t := &output.Table{Columns: columns("Policy", "Deliv%", "Strict%", "Worst%", "ShareErr%", "Jain", "Occup%", "AllocH", "UnallocH", "StrandedH", "Demand", "Preempt", "LostH", "Started", "Waiting", "SlowMed", "SlowP99")}
+	t := &output.Table{Columns: columns("Policy", "Deliv%", "Strict%", "Worst%", "ShareErr%", "Jain", "Occup%", "AllocH", "UnallocH", "StrandedH", "QuotaIdleH", "Demand", "Preempt", "LostH", "Started", "Waiting", "SlowMed", "SlowP99")}
 	for _, r := range results {
 		t.Add(r.Policy, f2(r.DeliveredPercent), f2(r.StrictPercent), f2(r.WorstPercent), f2(r.ShareError), fmt.Sprintf("%.4f", r.Jain), f2(r.Occupancy),
-			f0(r.AllocatedHours), f0(r.UnallocHours), f0(r.StrandedHours), f2(r.DemandHours/math.Max(r.CapacityHours, 1)),
+			f0(r.AllocatedHours), f0(r.UnallocHours), f0(r.StrandedHours), f0(r.QuotaIdleHours), f2(r.DemandHours/math.Max(r.CapacityHours, 1)),
 			strconv.Itoa(r.Preemptions), f0(r.LostHours), strconv.Itoa(r.Started), strconv.Itoa(r.Waiting), f2(r.Slowdown.Median), f2(r.Slowdown.P99))
 	}
 	return t
@@ -108,7 +108,7 @@ func (p *program) simulationCSV(results []*simulate.Result) error {
 	rows := [][]string{{"policy", "account", "share_percent", "entitled_gpu_hours", "demand_gpu_hours", "owed_gpu_hours", "delivered_gpu_hours",
 		"delivered_percent", "delivered_strict_percent", "unallocated_gpu_hours", "occupancy_percent", "stranded_gpu_hours", "jain_index", "preemptions",
 		"preemption_lost_gpu_hours", "wait_median", "wait_p90", "wait_p99", "debug_wait_p90",
-		"share_error_percent", "worst_account", "worst_delivered_percent", "slowdown_median", "slowdown_p90", "slowdown_p99"}}
+		"share_error_percent", "worst_account", "worst_delivered_percent", "slowdown_median", "slowdown_p90", "slowdown_p99", "quota_idle_gpu_hours"}}
 	for _, class := range simulate.WaitClasses()[1:] {
 		name := "wait_" + strings.Join(strings.FieldsFunc(strings.ToLower(class), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }), "_")
 		rows[0] = append(rows[0], name+"_median", name+"_p90", name+"_p99")
@@ -118,7 +118,7 @@ func (p *program) simulationCSV(results []*simulate.Result) error {
 		row := []string{r.Policy, "", "100", f2(r.CapacityHours), f2(r.DemandHours), f2(r.OwedHours), f2(r.AllocatedHours),
 			f2(r.DeliveredPercent), f2(r.StrictPercent), f2(r.UnallocHours), f2(r.Occupancy), f2(r.StrandedHours), fmt.Sprintf("%.6f", r.Jain), strconv.Itoa(r.Preemptions),
 			f2(r.LostHours), f0(all.Median), f0(all.P90), f0(all.P99), f0(debug.P90),
-			f2(r.ShareError), r.WorstAccount, f2(r.WorstPercent), f2(r.Slowdown.Median), f2(r.Slowdown.P90), f2(r.Slowdown.P99)}
+			f2(r.ShareError), r.WorstAccount, f2(r.WorstPercent), f2(r.Slowdown.Median), f2(r.Slowdown.P90), f2(r.Slowdown.P99), f2(r.QuotaIdleHours)}
 		for _, class := range simulate.WaitClasses()[1:] {
 			if of := r.Wait(class); of.Jobs > 0 {
 				row = append(row, f0(of.Median), f0(of.P90), f0(of.P99))

@@ -21,12 +21,17 @@ import (
 // hue is the colour of an account: neighbours in the list lie far apart.
 func hue(i int) float64 { return math.Mod(float64(i)*137.508+20, 360) }
 
+// lightness tells accounts apart whose hues are near each other: those are 5, 8 or
+// 13 places away from one another.
+func lightness(i int) float64 { return [...]float64{0.52, 0.40, 0.66}[i%3] }
+
 // css is the colour of an account, readable on light and on dark.
-func css(i int) string { return fmt.Sprintf("hsl(%.0f 60%% 52%%)", hue(i)) }
+func css(i int) string { return fmt.Sprintf("hsl(%.0f 60%% %.0f%%)", hue(i), 100*lightness(i)) }
 
 // rgb is css in numbers.
 func rgb(i int) color.NRGBA {
-	const s, l = 0.60, 0.52
+	const s = 0.60
+	l := lightness(i)
 	c := (1 - math.Abs(2*l-1)) * s
 	h := hue(i) / 60
 	x := c * (1 - math.Abs(math.Mod(h, 2)-1))
@@ -232,8 +237,9 @@ func (p *Page) axis() template.HTML {
 	return template.HTML(b.String()) //nolint:gosec // made of numbers here
 }
 
-// waitsChart is the part of the jobs that have started after a wait, by policy.
-func waitsChart(panels []*Panel, of func(*Panel) []float64) template.HTML {
+// waitsChart is the part of a class of jobs that have started after a wait, by policy. Who
+// has not started by the end of the run keeps the line below the whole.
+func waitsChart(panels []*Panel, class string, of func(*Panel) []float64) template.HTML {
 	const width, height, left, bottom, right = 860.0, 260.0, 40.0, 30.0, 220.0
 	const longest = 30 * 86_400.0
 	x := func(seconds float64) float64 {
@@ -256,15 +262,22 @@ func waitsChart(panels []*Panel, of func(*Panel) []float64) template.HTML {
 		slices.Sort(waits)
 		line := fmt.Sprintf(`class="line" stroke-dasharray="%s" style="stroke-opacity:%.2f"`, dashes[i%len(dashes)], 1-0.5*float64(i/len(dashes)%2))
 		fmt.Fprintf(&b, `<path %s d="M%.1f %.1f`, line, x(0), y(0))
+		all := n.result.Wait(class)
 		for step := range 201 {
 			if len(waits) == 0 {
 				break
 			}
-			part := float64(step) / 200
-			at := min(int(math.Ceil(part*float64(len(waits)))), len(waits))
-			fmt.Fprintf(&b, "L%.1f %.1f", x(waits[max(at-1, 0)]), y(part))
+			at := min(int(math.Ceil(float64(step)/200*float64(len(waits)))), len(waits))
+			fmt.Fprintf(&b, "L%.1f %.1f", x(waits[max(at-1, 0)]), y(float64(at)/float64(all.Jobs)))
 		}
-		fmt.Fprintf(&b, `"/><path %s d="M%g %dh26"/><text x="%g" y="%d" class="label">%s</text>`, line, width-right+8, 16+15*i, width-right+40, 20+15*i, template.HTMLEscapeString(n.label))
+		if len(waits) > 0 {
+			fmt.Fprintf(&b, "H%g", width-right)
+		}
+		label := n.label
+		if all.Waiting > 0 {
+			label += fmt.Sprintf(", %d not started", all.Waiting)
+		}
+		fmt.Fprintf(&b, `"/><path %s d="M%g %dh26"/><text x="%g" y="%d" class="label">%s</text>`, line, width-right+8, 16+15*i, width-right+40, 20+15*i, template.HTMLEscapeString(label))
 	}
 	b.WriteString("</svg>")
 	return template.HTML(b.String()) //nolint:gosec // names in it are escaped

@@ -31,7 +31,7 @@ svg text { font: 11px system-ui, sans-serif; fill: var(--faint); } svg text.labe
 {{if .Notes}}<ul>{{range .Notes}}<li>{{.}}</li>{{end}}</ul>{{end}}
 <div class="legend">{{range .Legend}}<span><i style="background: {{.Colour}}"></i>{{.Name}}</span>{{end}}</div>
 <h2>Waits</h2>
-<p>The part of the jobs that had started after a wait, of those that started. Unallocated jobs are left out.</p>
+<p>The part of all jobs that had started after a wait. Those that had not by the end of the run keep a line below 100%. Unallocated jobs are left out.</p>
 {{.Waits}}
 <p>The same of debug jobs.</p>
 {{.Debug}}

@@ -188,9 +188,9 @@ func (p *Page) Write(w io.Writer) error {
 		}
 		v.Panels = append(v.Panels, pv)
 	}
-	v.Waits = waitsChart(p.panels, func(n *Panel) []float64 { return n.waits })
+	v.Waits = waitsChart(p.panels, "all", func(n *Panel) []float64 { return n.waits })
 	v.Axis = p.axis()
-	v.Debug = waitsChart(p.panels, func(n *Panel) []float64 { return n.debug })
+	v.Debug = waitsChart(p.panels, "debug", func(n *Panel) []float64 { return n.debug })
 	if err := layout.Execute(w, v); err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}

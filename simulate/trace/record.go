@@ -71,6 +71,7 @@ func Recorded(records []Record, q Queue, o Options) *Trace {
 	for i := range r.Jobs {
 		r.Jobs[i].Line = 0 // nobody has the lines before him
 	}
+	r.firstLate = 0
 	return r.finish()
 }
 

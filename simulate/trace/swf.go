@@ -118,7 +118,7 @@ func (r *reader) swfRow(line int, s string) *row {
 		x.user = "user" + fields[swfUser]
 	}
 	if v[swfPartition] >= 0 {
-		x.partition = fields[swfPartition]
+		x.partition, x.at[partitionCell] = fields[swfPartition], int32(at[swfPartition])
 	}
 	return x
 }

@@ -203,7 +203,7 @@ func sacctColumns(r *reader) []column {
 		{name: "JobID", of: jobCell, read: sacctID},
 		{name: "Account", of: accountCell, read: text(func(x *row) *string { return &x.account })},
 		{name: "User", read: text(func(x *row) *string { return &x.user })},
-		{name: "Partition", optional: true, read: text(func(x *row) *string { return &x.partition })},
+		{name: "Partition", of: partitionCell, optional: true, read: text(func(x *row) *string { return &x.partition })},
 		{name: "QOS", optional: true, read: text(func(x *row) *string { return &x.qos })},
 		{name: "Submit", read: dateTime([]string{"2006-01-02T15:04:05"}, r.options.Zone, func(x *row) *int64 { return &x.submit })},
 		{name: "ElapsedRaw", of: runCell, read: number(1, "seconds", func(x *row) *int64 { return &x.run })},
@@ -221,12 +221,14 @@ func sacctColumns(r *reader) []column {
 }
 
 // sacctID leaves steps out: their time is the job's. With -D the runs of a job
-// that was requeued have one id and were submitted at different times.
+// that was requeued have one id and were submitted at different times; so have
+// jobs that got the id again after Slurm had run through all of them.
 func sacctID(x *row, value string) *RowError {
 	if value == "" {
 		return &RowError{Kind: "no job", Want: "expected a job id"}
 	}
-	x.id, x.again = strings.Clone(value), true
+	x.id = strings.Clone(value)
+	x.job = x.id
 	if strings.Contains(value, ".") {
 		x.drop = "steps"
 	}
@@ -237,6 +239,7 @@ func sacctState(x *row, value string) *RowError {
 	if x.drop == "" && (strings.HasPrefix(value, "PENDING") || strings.HasPrefix(value, "CANCELLED") && x.run == 0) {
 		x.drop = "never started"
 	}
+	x.requeued = strings.HasPrefix(value, "REQUEUED") || strings.HasPrefix(value, "PREEMPTED") || strings.HasPrefix(value, "NODE_FAIL")
 	return nil
 }
 

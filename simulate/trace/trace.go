@@ -40,6 +40,10 @@ type Options struct {
 	Seed  uint64 // of what is made up
 	Users int    // how many users to draw in each account where the trace has none; 0 is 20
 	Zone  *time.Location
+	// Checkpoint is how often jobs are taken to save what they have done; 0 is never. It
+	// tells how much work a job was that was requeued: of each run that ended so what
+	// had been saved, and all of the last.
+	Checkpoint time.Duration
 }
 
 // RowError is a row that cannot be a job.
@@ -167,6 +171,12 @@ type reader struct {
 	partitions map[string]int16
 	zipf       []float64 // cumulated, of users that are drawn
 
+	byJob map[string][]int32 // jobs by row.job
+	held  []row              // runs after which the job may have been started again
+
+	late, firstLate int   // rows that come after one that was submitted later; the line of the first
+	latest          int64 // when the row before was submitted
+
 	drewUsers, drewLimits bool
 	times                 []int64 // by job: Unix seconds of its submission
 }
@@ -189,7 +199,8 @@ func newReader(o Options, name string) *reader {
 type row struct {
 	line          int
 	id            string
-	again         bool // the id comes again with another submission
+	job           string // the id without that, where a job can come again with another submission
+	requeued      bool   // the run ended in a way after which Slurm starts a job again
 	account, user string
 	partition     string
 	submit        int64 // Unix seconds
@@ -214,6 +225,7 @@ const (
 	accountCell
 	gpusCell
 	runCell
+	partitionCell
 	cells
 )
 
@@ -241,6 +253,21 @@ func (r *reader) add(x *row) {
 		r.dropped[x.drop]++
 		return
 	}
+	if len(r.Jobs)+len(r.held) > 0 && x.submit < r.latest {
+		if r.late++; r.late == 1 {
+			r.firstLate = x.line
+		}
+	}
+	r.latest = x.submit
+	if x.requeued {
+		r.held = append(r.held, *x)
+		return
+	}
+	r.take(x)
+}
+
+// take makes a job of a row.
+func (r *reader) take(x *row) {
 	if x.user == "" {
 		x.user = r.drawUser(x.account)
 	}
@@ -252,12 +279,51 @@ func (r *reader) add(x *row) {
 		Run: x.run, Limit: max(limit, 1), MinRuntime: x.minRuntime, Line: int32(x.line),
 		Owner: r.owner(x.account, x.user), GPUs: int32(x.gpus), Partition: r.partition(x.partition), Queued: x.queued,
 		GPUsColumn: x.at[gpusCell], AccountColumn: x.at[accountCell],
+		PartitionColumn: x.at[partitionCell],
 	}
 	if strings.Contains(strings.ToLower(x.qos), "debug") {
 		j.Debug, j.QOS = true, 100
 	}
+	if x.job != "" {
+		if r.byJob == nil {
+			r.byJob = make(map[string][]int32)
+		}
+		r.byJob[x.job] = append(r.byJob[x.job], int32(len(r.Jobs)))
+	}
 	r.times = append(r.times, x.submit)
 	r.Jobs = append(r.Jobs, j)
+}
+
+// join puts the runs of jobs that were requeued together: such a job was submitted
+// when its first run was, and is the work that its runs have saved and that of
+// the last. A run that no other follows is a job like any other.
+func (r *reader) join() {
+	joined := 0
+	slices.SortStableFunc(r.held, func(x, y row) int { return cmp.Compare(y.submit, x.submit) })
+	for i := range r.held {
+		x := &r.held[i]
+		next := int32(-1)
+		for _, job := range r.byJob[x.job] {
+			same := r.Owners[r.Jobs[job].Owner].Account == x.account // ids come again after some months
+			if same && r.times[job] > x.submit && (next < 0 || r.times[job] < r.times[next]) {
+				next = job
+			}
+		}
+		if next < 0 {
+			r.take(x)
+			continue
+		}
+		joined++
+		r.times[next] = x.submit
+		if every := int64(r.options.Checkpoint / time.Second); every > 0 {
+			j := &r.Jobs[next]
+			j.Run = min(j.Run+x.run/every*every, mostSeconds)
+			j.Limit = max(j.Limit, j.Run)
+		}
+	}
+	if joined > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("%d runs that ended in a requeue were taken together with what came after them", joined))
+	}
 }
 
 // judge finds what is wrong with a row beyond its single fields.
@@ -273,7 +339,7 @@ func (r *reader) judge(x *row) {
 	case x.account == "":
 		x.fail(RowError{Column: int(x.at[accountCell]), Kind: "no account", Want: "somebody must be charged"})
 	case x.id != "":
-		if x.again {
+		if x.job != "" {
 			x.id = fmt.Sprintf("%s submitted at %d", x.id, x.submit)
 		}
 		if before, twice := r.seen[x.id]; twice {
@@ -330,27 +396,19 @@ func (r *reader) drawLimit(run int64) int64 {
 
 // noteOrder says how many rows stand after one that was submitted later.
 func (r *reader) noteOrder() {
-	late, first := 0, int32(0)
-	for i := 1; i < len(r.times); i++ {
-		if r.times[i] >= r.times[i-1] {
-			continue
-		}
-		if late++; late == 1 {
-			first = r.Jobs[i].Line
-		}
-	}
-	if late == 0 {
+	if r.late == 0 {
 		return
 	}
-	note := fmt.Sprintf("the rows were not in the order of submission and were sorted: %d came right after one that was submitted later", late)
-	if first > 0 {
-		note += fmt.Sprintf(", the first in line %d", first)
+	note := fmt.Sprintf("the rows were not in the order of submission and were sorted: %d came right after one that was submitted later", r.late)
+	if r.firstLate > 0 {
+		note += fmt.Sprintf(", the first in line %d", r.firstLate)
 	}
 	r.Notes = append(r.Notes, note)
 }
 
 // finish puts the jobs in order and counts their times from the first.
 func (r *reader) finish() *Trace {
+	r.join()
 	if len(r.times) > 0 {
 		begin := slices.Min(r.times)
 		r.Begin = time.Unix(begin, 0).UTC()

@@ -22,6 +22,39 @@ func read(t *testing.T, text string) *Trace {
 	return got
 }
 
+// With -D sacct has a row for each run of a job that was requeued. Such a job is
+// one: submitted once, and as much work as was saved and as the last run was.
+func TestRunsOfARequeuedJobAreOneJob(t *testing.T) {
+	const header = "JobID|Account|User|Submit|ElapsedRaw|Timelimit|AllocTRES|State\n"
+	rows := []string{
+		"7|vision|ann|2026-03-01T10:00:00|4000|4:00:00|gres/gpu=2|PREEMPTED",
+		"7|vision|ann|2026-03-01T11:06:40|1900|4:00:00|gres/gpu=2|REQUEUED by 0",
+		"7|vision|ann|2026-03-01T12:00:00|600|4:00:00|gres/gpu=2|COMPLETED",
+		"7|vision|ann|2026-03-20T12:00:00|60|4:00:00|gres/gpu=1|COMPLETED", // the id again
+		"8|vision|bob|2026-03-01T10:30:00|30|4:00:00|gres/gpu=1|NODE_FAIL", // and not again
+	}
+	for _, order := range [][]int{{0, 1, 2, 3, 4}, {2, 0, 4, 3, 1}} {
+		var text strings.Builder
+		text.WriteString(header)
+		for _, i := range order {
+			text.WriteString(rows[i] + "\n")
+		}
+		for _, c := range []struct {
+			every time.Duration
+			run   int64
+		}{{30 * time.Minute, 3600 + 1800 + 600}, {0, 600}} {
+			got, err := Read(strings.NewReader(text.String()), "", Options{Checkpoint: c.every})
+			require.NoError(t, err)
+			require.Empty(t, got.Problems)
+			require.Len(t, got.Jobs, 3)
+			require.Equal(t, time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC), got.Begin)
+			require.Equal(t, []int64{0, 1800, 19*86_400 + 7200}, []int64{got.Jobs[0].Submit, got.Jobs[1].Submit, got.Jobs[2].Submit})
+			require.Equal(t, []int64{c.run, 30, 60}, []int64{got.Jobs[0].Run, got.Jobs[1].Run, got.Jobs[2].Run})
+			require.Contains(t, got.Notes, "2 runs that ended in a requeue were taken together with what came after them")
+		}
+	}
+}
+
 func TestSacct(t *testing.T) {
 	got := read(t, strings.Join([]string{
 		"JobID|Account|User|Partition|QOS|Submit|Start|End|ElapsedRaw|Timelimit|AllocTRES|ReqTRES|State",
@@ -37,10 +70,10 @@ func TestSacct(t *testing.T) {
 	require.Equal(t, []string{"h100", "a100"}, got.Partitions)
 	require.Equal(t, time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC), got.Begin)
 	require.Equal(t, []simulate.Job{
-		{Submit: 0, Run: 60, Limit: 1800, MinRuntime: -1, Line: 4, Owner: 1, GPUs: 3, QOS: 100, Debug: true, GPUsColumn: 57, AccountColumn: 4},
-		{Submit: 10, Run: 7200, Limit: 93_600, MinRuntime: -1, Line: 2, Owner: 0, GPUs: 4, GPUsColumn: 79, AccountColumn: 4},
-		{Submit: 40, Run: 5, Limit: 365 * 86_400, MinRuntime: -1, Line: 7, Owner: 2, GPUs: 1, Partition: 1, GPUsColumn: 62, AccountColumn: 4},
-		{Submit: 9000, Run: 100, Limit: 7200, MinRuntime: -1, Line: 8, Owner: 0, GPUs: 4, GPUsColumn: 61, AccountColumn: 4},
+		{Submit: 0, Run: 60, Limit: 1800, MinRuntime: -1, Line: 4, Owner: 1, GPUs: 3, QOS: 100, Debug: true, GPUsColumn: 57, AccountColumn: 4, PartitionColumn: 15},
+		{Submit: 10, Run: 7200, Limit: 93_600, MinRuntime: -1, Line: 2, Owner: 0, GPUs: 4, GPUsColumn: 79, AccountColumn: 4, PartitionColumn: 15},
+		{Submit: 40, Run: 5, Limit: 365 * 86_400, MinRuntime: -1, Line: 7, Owner: 2, GPUs: 1, Partition: 1, GPUsColumn: 62, AccountColumn: 4, PartitionColumn: 16},
+		{Submit: 9000, Run: 100, Limit: 7200, MinRuntime: -1, Line: 8, Owner: 0, GPUs: 4, GPUsColumn: 61, AccountColumn: 4, PartitionColumn: 15},
 	}, got.Jobs)
 	require.Equal(t, []Count{{"never started", 1}, {"steps", 1}, {"without GPUs", 1}}, got.Dropped)
 	require.Contains(t, got.Notes, "the rows were not in the order of submission and were sorted: 1 came right after one that was submitted later, the first in line 4")
