@@ -85,7 +85,49 @@ func (m metered) jobCharge(job uint32) (sum fairshare.GPUMillis) {
 // atWork is what meters saw of a run on one GPU.
 type atWork struct {
 	known, busy *big.Rat // for how long its utilisation is known, and for how long the GPU was at work
-	own         *big.Rat // of that, by the job's part of the GPU
+	own         *big.Rat // of that, as its part of the GPU is to those of all on it
+}
+
+// sharer is that a job has a part of a GPU, by Slurm's record, while a meter sees it there.
+type sharer struct {
+	GPU               string
+	Job               uint32
+	Part, From, Until int64 // millionths; milliseconds
+}
+
+// sharers are all of them.
+func (m metered) sharers(conn *pgx.Conn) []sharer {
+	m.t.Helper()
+	rows, err := conn.Query(m.ctx, `SELECT gpu, job_id, gpus * 1000000 + parts AS part,
+			gpubudget.unix_ms(greatest(held_from, started_at)) AS from, gpubudget.unix_ms(least(held_until, coalesce(ended_at, 'infinity'))) AS until
+		FROM gpubudget.gpu_bucket b JOIN gpubudget.job_run r USING (cluster, job_id, restart)`)
+	require.NoError(m.t, err)
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[sharer])
+	require.NoError(m.t, err)
+	return all
+}
+
+// answersFor is for how much of a stretch a job answers for the GPU's work, beside others.
+func (s sharer) answersFor(all []sharer) *big.Rat {
+	all = slices.DeleteFunc(slices.Clone(all), func(o sharer) bool {
+		return o.GPU != s.GPU || o.Job == s.Job || o.Until <= s.From || o.From >= s.Until
+	})
+	edges := []int64{s.From, s.Until}
+	for _, o := range all {
+		edges = append(edges, max(s.From, o.From), min(s.Until, o.Until))
+	}
+	slices.Sort(edges)
+	sum := new(big.Rat)
+	for i := range len(edges) - 1 {
+		parts := s.Part
+		for _, o := range all {
+			if o.From <= edges[i] && edges[i] < o.Until {
+				parts += o.Part
+			}
+		}
+		sum.Add(sum, big.NewRat((edges[i+1]-edges[i])*s.Part, parts))
+	}
+	return sum
 }
 
 func (m metered) atWork(job uint32) atWork {
@@ -93,20 +135,22 @@ func (m metered) atWork(job uint32) atWork {
 	conn, err := pgx.Connect(m.ctx, m.DSN())
 	require.NoError(m.t, err)
 	defer conn.Close(m.ctx)
-	rows, err := conn.Query(m.ctx, `SELECT held_ms, part_ms, busy_known_ms, busy_ms,
-			gpubudget.unix_ms(least(held_until, ended_at)) - gpubudget.unix_ms(greatest(held_from, started_at))
+	all := m.sharers(conn)
+	rows, err := conn.Query(m.ctx, `SELECT held_ms, gpu, busy_known_ms, busy_ms,
+			gpubudget.unix_ms(greatest(held_from, started_at)), gpubudget.unix_ms(least(held_until, ended_at)), gpus * 1000000 + parts
 		FROM gpubudget.gpu_bucket b JOIN gpubudget.job_run r USING (cluster, job_id, restart)
 		WHERE job_id = $1 AND busy_ms IS NOT NULL AND held_from < ended_at`, job)
 	require.NoError(m.t, err)
 	w := atWork{new(big.Rat), new(big.Rat), new(big.Rat)}
 	for rows.Next() {
-		var held, part, known, busy, within int64
-		require.NoError(m.t, rows.Scan(&held, &part, &known, &busy, &within))
-		inRun := big.NewRat(within, held)
-		at := new(big.Rat).Mul(big.NewRat(busy, 1), inRun)
-		w.known.Add(w.known, new(big.Rat).Mul(big.NewRat(known, 1), inRun))
-		w.busy.Add(w.busy, at)
-		w.own.Add(w.own, new(big.Rat).Mul(at, big.NewRat(part, held)))
+		var held, known, busy int64
+		s := sharer{Job: job}
+		require.NoError(m.t, rows.Scan(&held, &s.GPU, &known, &busy, &s.From, &s.Until, &s.Part))
+		of := func(amount int64, of *big.Rat) *big.Rat { return new(big.Rat).Mul(big.NewRat(amount, held), of) }
+		within := big.NewRat(s.Until-s.From, 1)
+		w.known.Add(w.known, of(known, within))
+		w.busy.Add(w.busy, of(busy, within))
+		w.own.Add(w.own, of(busy, s.answersFor(all)))
 	}
 	require.NoError(m.t, rows.Err())
 	return w

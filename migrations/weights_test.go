@@ -81,3 +81,34 @@ func TestUpWeighsInstancesAnew(t *testing.T) {
 	require.Equal(t, []int64{2 * 3600000, 3600000, 4 * 3600000, 1800000 + 720000}, query[int64](t, conn, hours))
 	require.Equal(t, []int64{11_000}, query[int64](t, conn, capacity))
 }
+
+// Jobs on parts of GPUs that an older release charged by max are charged anew.
+func TestUpChargesSharedGPUsAnew(t *testing.T) {
+	cfg := emptyDatabase(t)
+	require.NoError(t, migrations.UpTo(ctx, cfg, 19))
+	conn := connect(t, cfg)
+	exec := func(sql string) {
+		t.Helper()
+		_, err := conn.Exec(ctx, sql)
+		require.NoError(t, err)
+	}
+	exec(`INSERT INTO gpubudget.ledger (cluster, kind, actor, effective_from, effective_until, setting, value) VALUES
+		('c1', 'policy_set', 'a', '2026-10-01', '2026-10-06', 'charge', 'max'), ('c1', 'policy_set', 'a', '2026-10-06', NULL, 'charge', 'utilisation')`)
+	exec(`SELECT gpubudget.make_partitions('2026-10-04', 4)`)
+	exec(`INSERT INTO gpubudget.job_run (cluster, job_id, account, user_name, gpus, parts, nodes, allocated, started_at, ended_at, seen_at, end_seen_at)
+		SELECT 'c1', i, 'physics', 'u' || i, gpus, parts, 'n1', true, at::timestamptz, at::timestamptz + interval '10min', now(), now()
+		FROM (VALUES (1, 0, 125000, '2026-10-05 12:00Z'), (2, 0, 375000, '2026-10-05 12:00Z'), (3, 1, 0, '2026-10-05 12:00Z'), (4, 0, 125000, '2026-10-06 12:00Z')) r (i, gpus, parts, at)`)
+	exec(`INSERT INTO gpubudget.gpu_bucket (cluster, starts_at, ends_at, gpu, job_id, restart, incarnation, seq, node, source,
+			held_from, held_until, held_ms, ended, shared_ms, part_ms, busy_ms, busy_known_ms)
+		SELECT 'c1', at, at + interval '1h', CASE job WHEN 3 THEN 'G2' ELSE 'G1' END, job, 0, '00000000-0000-0000-0000-000000000001', 1, 'n1', 'prolog',
+			at, at + interval '10min', 600000, true, 0, 300000, 600000, 600000
+		FROM (SELECT r.job_id AS job, r.started_at AS at FROM gpubudget.job_run r) r`)
+	exec(`SELECT gpubudget.charge_metered('c1', 100)`)
+	const charged = "SELECT gpus * 600000 + parts * 600 / 1000 + metered_ms FROM gpubudget.job_run ORDER BY job_id"
+	require.Equal(t, []int64{300_000, 300_000, 600_000, 75_000}, query[int64](t, conn, charged), "by halves, as the meter had it")
+
+	require.NoError(t, migrations.Up(ctx, cfg, nil))
+	require.Equal(t, []int64{1, 2}, query[int64](t, conn, "SELECT job_id FROM gpubudget.meter_due ORDER BY 1"))
+	exec(`SELECT gpubudget.charge_metered('c1', 100)`)
+	require.Equal(t, []int64{150_000, 450_000, 600_000, 75_000}, query[int64](t, conn, charged))
+}

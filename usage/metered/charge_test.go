@@ -144,7 +144,7 @@ func (w *world) recharged(r *usage.Run, policy string) int64 {
 		g.known.Add(g.known, new(big.Rat).Mul(big.NewRat(b.BusyKnown, 1), part))
 		at := new(big.Rat).Mul(big.NewRat(*b.Busy, 1), part)
 		g.busy.Add(g.busy, at)
-		g.own.Add(g.own, new(big.Rat).Mul(at, big.NewRat(b.Part, b.Held())))
+		g.own.Add(g.own, new(big.Rat).Mul(new(big.Rat).SetInt64(*b.Busy), new(big.Rat).Quo(w.own(r, b, in), big.NewRat(b.Held(), 1))))
 	}
 	if len(gpus) == 0 {
 		return 0
@@ -179,6 +179,48 @@ func (w *world) recharged(r *usage.Run, policy string) int64 {
 	}
 	change.Mul(change, unsuspended)
 	return new(big.Int).Quo(change.Num(), change.Denom()).Int64()
+}
+
+// own is what of a bucket's time in a period falls to its run: all of it, or as its
+// part of the GPU is to those of all who had parts then, millisecond by millisecond.
+func (w *world) own(r *usage.Run, b *tally.Bucket, in fairshare.Period) *big.Rat {
+	if r.Parts == 0 {
+		return big.NewRat(in.Millis(), 1)
+	}
+	sum, before, share := new(big.Rat), "", new(big.Rat)
+	for at := in.From; at < in.Until; at++ {
+		parts := map[uint32]int64{r.JobID: partOfGPU(r)}
+		for i := range w.runs {
+			other := &w.runs[i]
+			if other.JobID != r.JobID && other.Period(other.StartedAt).Contains(at) && w.on(other, b.GPU, at) {
+				parts[other.JobID] = max(parts[other.JobID], partOfGPU(other))
+			}
+		}
+		if now := fmt.Sprint(parts); now != before { // it seldom changes
+			var all int64
+			for _, part := range parts {
+				all += part
+			}
+			before, share = now, big.NewRat(partOfGPU(r), all)
+		}
+		sum.Add(sum, share)
+	}
+	return sum
+}
+
+// on tells whether a meter had a run's job on a GPU at an instant.
+func (w *world) on(r *usage.Run, gpu string, at fairshare.Instant) bool {
+	return slices.ContainsFunc(w.buckets, func(b tally.Bucket) bool {
+		return b.GPU == gpu && b.JobID == r.JobID && b.Restart == r.Restart && b.From <= at && at < b.Until
+	})
+}
+
+// partOfGPU is a run's part of each GPU that it has, in millionths.
+func partOfGPU(r *usage.Run) int64 {
+	if r.GPUs > 0 {
+		return fairshare.Millionths
+	}
+	return r.Parts
 }
 
 // atWork says of most buckets how busy their GPUs were, and of all how much of them
@@ -268,6 +310,164 @@ func TestWhatMetersSawIsChargedInAnyOrder(t *testing.T) {
 		again, err := u.Runs(ctx, w.cluster, period(start-hours, start+hours))
 		require.NoError(t, err)
 		require.Equal(t, runs, again)
+	})
+}
+
+// What a GPU's work is told apart by.
+func TestPartsOfAGPUsWork(t *testing.T) {
+	db := pgtest.Pool(t)
+	for _, tt := range []struct {
+		name         string
+		part, others string
+		want         string
+	}{
+		{"alone on a quarter", "0.25", "0", "1"},
+		{"beside as much", "0.25", "0.25", "0.5"},
+		{"few shards beside many", "0.125", "0.875", "0.125"},
+		{"many beside few", "0.75", "0.25", "0.75"},
+		{"what nobody has falls to those who have some, by what they have", "0.5", "0.125", "0.8"},
+	} {
+		var same bool
+		require.NoError(t, db.QueryRow(ctx, `SELECT gpubudget.part_at_work($1, $2) = $3`, tt.part, tt.others, tt.want).Scan(&same))
+		require.True(t, same, tt.name)
+	}
+}
+
+// sharing is jobs on shards of one GPU.
+type sharing struct {
+	cluster string
+	runs    []usage.Run
+	buckets [][]tally.Bucket // of each run
+	shards  []int64          // of each run, of 8
+}
+
+// add adds a job that sees its GPU at work for so many thousandths of its time. What
+// the meter takes for its part is of no account.
+func (s *sharing) add(shards int64, p fairshare.Period, thousandths int64) {
+	job := uint32(len(s.runs) + 1)
+	r := run(s.cluster, job, 0, 0, p)
+	r.Parts, r.User = shards*fairshare.Millionths/8, fmt.Sprint(job)
+	buckets := busy(held(job, 0, "GPU-1", 1, p), thousandths)
+	for i := range buckets {
+		buckets[i].Part /= 2
+	}
+	s.runs, s.shards, s.buckets = append(s.runs, r), append(s.shards, shards), append(s.buckets, buckets)
+}
+
+// at is how many shards are held at an instant.
+func (s *sharing) at(at fairshare.Instant) (held int64) {
+	for i := range s.runs {
+		if s.runs[i].Period(s.runs[i].StartedAt).Contains(at) {
+			held += s.shards[i]
+		}
+	}
+	return held
+}
+
+// fits tells whether so many shards more are free all the time.
+func (s *sharing) fits(shards int64, p fairshare.Period) bool {
+	for at := p.From; at < p.Until; at += second {
+		if s.at(at)+shards > 8 {
+			return false
+		}
+	}
+	return true
+}
+
+// charge has all of it written, and is what each job is charged.
+func (s *sharing) charge(t require.TestingT, db usage.DB, order func([]func()) []func()) map[string]int64 {
+	u := usage.NewStore(db)
+	var steps []func()
+	for i := range s.runs {
+		steps = append(steps,
+			func() { require.NoError(t, u.WriteRuns(ctx, s.runs[i:i+1])) },
+			func() { report(t, db, s.cluster, "n1", s.buckets[i]...) },
+			func() {
+				begun := s.runs[i]
+				begun.EndedAt, begun.EndState, begun.SeenAt = nil, "", begun.StartedAt
+				require.NoError(t, u.WriteRuns(ctx, []usage.Run{begun}))
+			})
+	}
+	for _, step := range order(steps) {
+		step()
+	}
+	_, err := u.ChargeMetered(ctx, s.cluster)
+	require.NoError(t, err)
+	charges, _, err := u.Charges(ctx, s.cluster, period(hour()-hours, hour()+hours))
+	require.NoError(t, err)
+	got := map[string]int64{}
+	for _, c := range charges {
+		got[c.User] += int64(c.Amount)
+	}
+	return got
+}
+
+// Jobs on 1 and on 3 of a GPU's 8 shards are charged what they hold, or together for
+// what it was at work, as their shards are.
+func TestAGPUsWorkIsToldApartByShards(t *testing.T) {
+	db := pgtest.Pool(t)
+	for _, tt := range []struct {
+		thousandths, few, many int64
+	}{{0, 125, 375}, {400, 125, 375}, {500, 125, 375}, {800, 200, 600}, {1000, 250, 750}} {
+		s := sharing{cluster: fmt.Sprint("work", tt.thousandths)}
+		setCharge(t, db, s.cluster, "max", hour()-hours)
+		p := period(hour(), hour()+10*minute)
+		s.add(1, p, tt.thousandths)
+		s.add(3, p, tt.thousandths)
+		got := s.charge(t, db, func(steps []func()) []func() { return steps })
+		require.Equal(t, map[string]int64{"1": 600 * tt.few, "2": 600 * tt.many}, got, s.cluster)
+	}
+}
+
+// Whoever shares a GPU, and for how long: together they are never charged for more
+// than it; and if it is at work evenly for no more than what they hold at each
+// instant, or what it was at work if that is more. Whatever becomes known first.
+func TestJobsThatShareAGPUAreNotChargedForMoreThanIt(t *testing.T) {
+	db := pgtest.Pool(t)
+	n := 0
+	rapid.Check(t, func(t *rapid.T) {
+		n++
+		s := sharing{cluster: fmt.Sprint("c", n)}
+		setCharge(t, db, s.cluster, "max", hour()-hours)
+		evenly, thousandths := rapid.Bool().Draw(t, "evenly"), rapid.Int64Range(0, 1000)
+		even := thousandths.Draw(t, "at work")
+		for range rapid.IntRange(1, 8).Draw(t, "jobs") {
+			from := hour() + second*fairshare.Instant(rapid.IntRange(0, 40).Draw(t, "from"))
+			p := period(from, from+second*fairshare.Instant(rapid.IntRange(1, 60).Draw(t, "seconds")))
+			work := even
+			if !evenly {
+				work = thousandths.Draw(t, "at work meanwhile")
+			}
+			if shards := rapid.Int64Range(1, 8).Draw(t, "shards"); s.fits(shards, p) {
+				s.add(shards, p, work)
+			}
+		}
+		got := s.charge(t, db, func(steps []func()) []func() {
+			settle := func() {
+				_, err := usage.NewStore(db).ChargeMetered(ctx, s.cluster)
+				require.NoError(t, err)
+			}
+			return rapid.Permutation(append(steps, settle, settle, settle)).Draw(t, "order")
+		})
+
+		var sum, holding, most int64
+		for i := range s.runs {
+			mine := got[s.runs[i].User]
+			sum += mine
+			require.GreaterOrEqual(t, mine, int64(s.runs[i].GPUMillis(*s.runs[i].EndedAt)))
+		}
+		for at := hour(); at < hour()+2*minute; at += second {
+			switch shards := s.at(at); {
+			case shards == 0:
+			case evenly:
+				most += max(shards*125, even)
+			default:
+				most += 1000
+			}
+			holding += s.at(at) * 125
+		}
+		require.GreaterOrEqual(t, sum, holding)
+		require.LessOrEqual(t, sum, most)
 	})
 }
 
