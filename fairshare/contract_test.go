@@ -198,7 +198,8 @@ func TestR7Limits(t *testing.T) {
 	})
 }
 
-// Whoever has won an exchange isn't further behind, by then, than who lost it.
+// Whoever has won an exchange isn't further behind, by then, than who lost it; nor
+// can a large job that has waited win back what it lost to one.
 func TestNobodyTakesTurns(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := drawTree(t)
@@ -214,15 +215,16 @@ func TestNobodyTakesTurns(t *testing.T) {
 			Account: rapid.SampledFrom(names).Draw(t, "winner"), Allocated: true,
 			GPUs:       rapid.Int64Range(1, 512).Draw(t, "gpus"),
 			MinRuntime: time.Duration(rapid.IntRange(1, 480).Draw(t, "minutes")) * time.Minute,
+			Waited:     time.Duration(rapid.IntRange(0, 2).Draw(t, "waited")) * time.Hour,
 		}
 		o := &fairshare.Occupant{Account: rapid.SampledFrom(names).Draw(t, "loser"), GPUs: rapid.Int64Range(1, 512).Draw(t, "held"), Allocated: true}
 		now := window.Until
-		if d := c.Decide(fairshare.Rank(in), now, q, o); d != yields(fairshare.R3) {
+		if !c.Decide(fairshare.Rank(in), now, q, o).Yields {
 			return
 		}
 		won := fairshare.Charge{Period: fairshare.Period{From: now - 1, Until: now}, Account: q.Account, Amount: fairshare.GPUMillis(q.GPUs * q.MinRuntime.Milliseconds())}
 		in.Charges = append(in.Charges, won)
-		back := &fairshare.Request{Account: o.Account, Allocated: true, GPUs: o.GPUs, MinRuntime: time.Minute}
+		back := &fairshare.Request{Account: o.Account, Allocated: true, GPUs: o.GPUs, MinRuntime: time.Minute, Waited: 2 * time.Hour}
 		winner := &fairshare.Occupant{Account: q.Account, GPUs: q.GPUs, Allocated: true}
 		require.False(t, c.Decide(fairshare.Rank(in), now, back, winner).Yields)
 	})
