@@ -361,6 +361,15 @@ func TestPreemptionWhereItCannotWork(t *testing.T) {
 		id := s.submit(ann, "due", 600, "--gpus=1", minRuntime(window))
 		s.stays(id, "PD", 5*time.Second)
 	})
+	t.Run("PreemptMode=SUSPEND", func(t *testing.T) {
+		s := s.on(t)
+		from := s.logLength()
+		require.NoError(t, s.startWith("PreemptMode=SUSPEND,GANG"))
+		s.says(from, "error: gpubudget: PreemptType=preempt/gpubudget with PreemptMode=SUSPEND: suspended jobs keep their GPUs, so jobs are requeued instead")
+		free := s.fill(cem, "none", 600, "--min-runtime=0")
+		s.waitRuns(s.submit(ann, "due", 600, "--gpus=1", minRuntime(window)))
+		require.Len(t, s.restarted(free...), 1)
+	})
 	t.Run("another priority plugin", func(t *testing.T) {
 		s := s.on(t)
 		from := s.logLength()

@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -76,13 +77,29 @@ func (s *contract) file(t *testing.T, name, text string) string {
 // bypass is the environment of a client that allows more than the cluster does.
 func (s *contract) bypass(t *testing.T) string {
 	t.Helper()
+	return s.client(t, "own", s.plugstack(t, "own.plugstack.conf", "30-0"))
+}
+
+// junk is that of a client that sends what GPUBTEST_JUNK says.
+func (s *contract) junk(t *testing.T) string {
+	t.Helper()
+	plugin := filepath.Join(s.dir, "spank_junk.so")
+	out, err := exec.CommandContext(t.Context(), "gcc", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC", "-std=gnu11",
+		"-isystem", "../build/slurm/obj", "-isystem", "../build/slurm/src", "-o", plugin, "testdata/spank_junk.c").CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.NoError(t, os.Chmod(plugin, 0o755))
+	return s.client(t, "junk", s.file(t, "junk.plugstack.conf", "required "+plugin+"\n"))
+}
+
+// client is the environment of a client with a plugstack.conf of its own.
+func (s *contract) client(t *testing.T, name, plugstack string) string {
+	t.Helper()
 	text, err := os.ReadFile(s.SlurmConf())
 	require.NoError(t, err)
-	own := "PlugStackConfig=" + s.plugstack(t, "own.conf", "30-0")
 	before, rest, found := strings.Cut(string(text), "PlugStackConfig=")
 	require.True(t, found)
 	_, after, _ := strings.Cut(rest, "\n")
-	return "SLURM_CONF=" + s.file(t, "slurm.conf", before+own+"\n"+after)
+	return "SLURM_CONF=" + s.file(t, name+".slurm.conf", before+"PlugStackConfig="+plugstack+"\n"+after)
 }
 
 // sbatchWith submits a job with variables in the environment.
@@ -122,7 +139,7 @@ func (s *contract) run(id uint32) usage.Run {
 // with, and decides whether it is charged.
 func TestMinRuntimeOfRuns(t *testing.T) {
 	s := startContract(t, nil)
-	own := s.bypass(t)
+	own, junk := s.bypass(t), s.junk(t)
 	for _, tt := range []struct {
 		name      string
 		user      string
@@ -137,6 +154,9 @@ func TestMinRuntimeOfRuns(t *testing.T) {
 		{"asks for none", ann, nil, []string{"--min-runtime=0"}, false, 0},
 		{"asks for none in the environment", ann, []string{"GPUBUDGET_MIN_RUNTIME=0"}, nil, false, 0},
 		{"asks for more than there is, round the option", ann, []string{own}, []string{"--min-runtime=20-0"}, true, 4 * time.Hour},
+		{"a negative time, round the option", ann, []string{junk, "GPUBTEST_JUNK=-1"}, nil, true, 30 * time.Minute},
+		{"no time, round the option", ann, []string{junk, "GPUBTEST_JUNK=2h"}, nil, true, 30 * time.Minute},
+		{"more than a number holds, round the option", ann, []string{junk, "GPUBTEST_JUNK=99999999999999999999999"}, nil, true, 4 * time.Hour},
 		{"asks for a time, without a budget", cem, nil, []string{"--min-runtime=2h"}, false, 2 * time.Hour},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -146,9 +166,12 @@ func TestMinRuntimeOfRuns(t *testing.T) {
 			require.Equal(t, tt.allocated, run.Allocated)
 			require.NotNil(t, run.MinRuntime)
 			require.Equal(t, tt.want, *run.MinRuntime)
+			s.exec("root", "scancel", number0(id))
 		})
 	}
 	require.Len(t, s.logLines(0, "asks for a minimum runtime of 480h0m0s: it gets 4h0m0s"), 1)
+	require.Len(t, s.logLines(0, "GPUBUDGET_MIN_RUNTIME=-1, which is no number of seconds: it counts as if nothing was said"), 1)
+	require.Len(t, s.logLines(0, "which is no number of seconds"), 1, "once a minute")
 }
 
 // What asks for no minimum runtime comes after all that is allocated, in either
@@ -263,6 +286,11 @@ func TestUnfundedJobsAreRefused(t *testing.T) {
 	require.Contains(t, said(own, "--min-runtime=20-0"), "the longest minimum runtime is 04:00:00 here: the job gets that, not 20-00:00:00")
 	require.Contains(t, said("A=b", "--min-runtime=2h", "--time=10"), "more than the time limit: the job is protected for 00:10:00")
 	require.NotContains(t, said("A=b", "--min-runtime=2h"), "gpubudget")
+	junk := s.junk(t)
+	for _, text := range []string{"-1", "2h", ""} {
+		_, err := s.Exec(s.ctx, ann, "env", junk, "GPUBTEST_JUNK="+text, "sbatch", "--account=told_a", "--gpus=1", "--wrap=true", "--output=/dev/null")
+		require.ErrorContains(t, err, "GPUBUDGET_MIN_RUNTIME of the SPANK environment is no number of seconds", text)
+	}
 	require.Empty(t, s.logLines(0, "asks for a minimum runtime of"), "slurmctld has cut it")
 }
 
