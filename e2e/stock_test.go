@@ -54,13 +54,15 @@ type comparison struct {
 	gone     map[string]bool // ids of jobs that only one of the plugins has seen pending
 	line     []planned       // what startOrder submits
 	began    time.Time
+	looked   int // how often explain has been asked about a queue
 }
 
 // With Shares=slurm everything that sprio, sshare, squeue and scontrol show of a
 // queue is what they show under priority/multifactor, to the last digit,
 // whatever the PriorityFlags; jobs get the same priorities when they are
 // submitted and altered, and start in the same order: the same slurmctld state,
-// of random accounts, usage and jobs, is looked at by each in turn.
+// of random accounts, usage and jobs, is looked at by each in turn. And gpubudget
+// explain shows the same numbers, under both.
 func TestSharesFromSlurmEqualStock(t *testing.T) {
 	seed := *stockSeed
 	if seed == 0 {
@@ -97,6 +99,8 @@ func TestSharesFromSlurmEqualStock(t *testing.T) {
 	assert.Equal(t, stockOrder, oursOrder, "order in which jobs start")
 	s.meter(testcluster.Multifactor)
 	s.meter(testcluster.Gpubudget)
+	s.changed()
+	s.migrate()
 }
 
 func startComparison(t *testing.T, random *rand.Rand) *comparison {
@@ -220,6 +224,9 @@ func (s *comparison) looks(sets []setting) (all []map[string]string) {
 		}
 		s.configure(set)
 		seen := s.settle(set)
+		if !set.ages {
+			s.explained(set)
+		}
 		seen["submitted"] = s.submitFresh(set)
 		all = append(all, seen)
 		s.t.Logf("%s: %s: looked at in %v", s.plugin, set.name, time.Since(began).Round(100*time.Millisecond))

@@ -47,6 +47,15 @@ type Why struct {
 	// about one.
 	Column string
 	Points float64
+	// Standing is how both stand, where Slurm's own shares decide.
+	Standing *Standing
+}
+
+// Standing is how two of Slurm's associations stand. The ratios are their factors
+// by classic fair share.
+type Standing struct {
+	Mine, Theirs           fairshare.Association
+	MineRatio, TheirsRatio float64
 }
 
 // Rival is jobs ahead: those of one account that are so for one cause.
@@ -125,11 +134,13 @@ func (r *rivals) add(s Subject, rank int, jobs, gpus int64, why Why) {
 	rival.GPUs += gpus
 }
 
-// jobsAhead lists the jobs ahead of a job, each once, the most urgent first.
-func (x *explainer) jobsAhead(job, all []Pending) {
-	type first struct {
-		mine, theirs *Pending
-	}
+// first is a job ahead, in the partition where it is furthest ahead.
+type first struct {
+	mine, theirs *Pending
+}
+
+// firstAhead is the jobs ahead of a job, each once, the most urgent first.
+func firstAhead(job, all []Pending) []first {
 	ahead := map[uint32]first{}
 	for i := range all {
 		for j := range job {
@@ -149,8 +160,13 @@ func (x *explainer) jobsAhead(job, all []Pending) {
 	slices.SortFunc(sorted, func(p, q first) int {
 		return cmp.Or(cmp.Compare(q.theirs.Factors.Priority, p.theirs.Factors.Priority), cmp.Compare(p.theirs.JobID, q.theirs.JobID))
 	})
+	return sorted
+}
+
+// jobsAhead lists the jobs ahead of a job.
+func (x *explainer) jobsAhead(job, all []Pending) {
 	found := rivals{of: map[rivalKey]*Rival{}}
-	for _, f := range sorted {
+	for _, f := range firstAhead(job, all) {
 		found.add(f.theirs.Owner, x.rank(f.theirs.Owner.Account), f.theirs.Tasks, f.theirs.Tasks*f.theirs.GPUs, x.why(f.mine, f.theirs))
 	}
 	x.list(found)
@@ -247,7 +263,7 @@ func (x *explainer) whyDigits(mine, theirs *Pending) Why {
 		return Why{Cause: Nice, Column: "NICE", Points: float64(a.Nice - b.Nice)}
 	case b.Fairshare > a.Fairshare:
 		if mine.Owner.Account != theirs.Owner.Account || mine.Owner.User == theirs.Owner.User {
-			return Why{Cause: Column, Column: "FAIRSHARE", Points: b.Fairshare - a.Fairshare}
+			return Why{Cause: Column, Column: fairshareColumn, Points: b.Fairshare - a.Fairshare}
 		}
 		return x.whyTree(mine.Owner, theirs.Owner)
 	}
@@ -257,18 +273,25 @@ func (x *explainer) whyDigits(mine, theirs *Pending) Why {
 	})
 }
 
+// fairshareColumn is sprio's column of the fair-share factor.
+const fairshareColumn = "FAIRSHARE"
+
 // whySum compares two jobs by the weighted sum.
 func (x *explainer) whySum(mine, theirs *Pending) Why {
-	a, b := &mine.Factors, &theirs.Factors
-	why := greatest([]column{
-		{"FAIRSHARE", b.Fairshare - a.Fairshare}, {"QOS", b.QOS - a.QOS}, {"NICE", float64(a.Nice - b.Nice)},
-		{"AGE", b.Age - a.Age}, {"JOBSIZE", b.JobSize - a.JobSize}, {"ASSOC", b.Assoc - a.Assoc}, {"SITE", float64(b.Site - a.Site)},
-		{"PARTITION", b.Partition - a.Partition}, {"TRES", sum(b.TRES) - sum(a.TRES)},
-	})
-	if why.Column == "FAIRSHARE" {
+	why := whySum(mine, theirs)
+	if why.Column == fairshareColumn {
 		why.Parting = x.parting(mine.Owner, theirs.Owner)
 	}
 	return why
+}
+
+func whySum(mine, theirs *Pending) Why {
+	a, b := &mine.Factors, &theirs.Factors
+	return greatest([]column{
+		{fairshareColumn, b.Fairshare - a.Fairshare}, {"QOS", b.QOS - a.QOS}, {"NICE", float64(a.Nice - b.Nice)},
+		{"AGE", b.Age - a.Age}, {"JOBSIZE", b.JobSize - a.JobSize}, {"ASSOC", b.Assoc - a.Assoc}, {"SITE", float64(b.Site - a.Site)},
+		{"PARTITION", b.Partition - a.Partition}, {"TRES", sum(b.TRES) - sum(a.TRES)},
+	})
 }
 
 // column is by how many points a column of theirs is higher.

@@ -4,7 +4,7 @@
 // the path from root down to it, who is ahead and where in the tree the two
 // paths part, and what would change that. It works out nothing by itself: all
 // figures are those of fairshare.Rank, of now, of a later instant or of another
-// share. It does no I/O and reads no clock.
+// share; of fairshare.SlurmShares where shares are Slurm's. It does no I/O and reads no clock.
 package explain
 
 import (

@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gpubudget/budgets"
+	"gpubudget/conf"
 )
 
 // completeName is the hidden command that the shells' scripts call.
@@ -53,6 +54,9 @@ var optionNames = map[string]names{
 	optUser:    userNames,
 	optCluster: clusterNames,
 	optKind:    func(*cli.Context, *database) ([]string, error) { return kindNames(), nil },
+	optShares: func(*cli.Context, *database) ([]string, error) {
+		return []string{string(conf.SharesLedger), string(conf.SharesSlurm)}, nil
+	},
 }
 
 func (p *program) completeCommand() *cli.Command {

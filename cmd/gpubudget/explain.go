@@ -35,14 +35,19 @@ asked of squeue and sprio, which must be on the PATH. Of an account the jobs
 ahead are those that the plugin has last seen. All figures are those that
 priorities are made from.
 
+With Shares=slurm in gpubudget.conf, or --shares slurm, priorities are explained by
+the shares and the usage of slurmdbd's associations, as scontrol and sshare show
+them. That needs no database.
+
 JOB is 12, a task of an array (12_3) or a component of a het job (12+1). An
 account whose name is a number is written with a slash: 12/.`,
 			"gpubudget explain 4711",
 			"gpubudget explain vision",
 			"gpubudget explain vision/ann",
 			"gpubudget explain 4711 -nP | grep ^ahead",
+			"gpubudget explain 4711 --shares slurm",
 			"gpubudget explain vision --json"),
-		Flags:  []cli.Flag{atFlag()},
+		Flags:  []cli.Flag{atFlag(), sharesFlag()},
 		Action: p.explain,
 	}
 }
@@ -55,8 +60,19 @@ func (p *program) explain(c *cli.Context) error {
 	if array, _, several := strings.Cut(word, "_["); several {
 		return misuse(c, "%q is several tasks of an array: name one, as in %s_1, or the array", word, array)
 	}
-	if err := refuseSlurmShares(c, word); err != nil {
+	config, err := conf.Load(c.String(optConf))
+	if err != nil {
 		return err
+	}
+	wanted, err := sharesWanted(c, &config)
+	switch {
+	case err != nil:
+		return err
+	case wanted == conf.SharesSlurm:
+		return p.explainSlurm(c, &config, word)
+	case config.Shares == conf.SharesSlurm && queue.IsJob(word):
+		return fmt.Errorf("job %s: %s says Shares=slurm, so the ledger has no part in its priority: explain its account by the ledger, as in gpubudget explain ACCOUNT --shares ledger",
+			word, config.Path)
 	}
 	return p.withDatabase(c, func(db *database) error {
 		cluster, err := db.cluster(c)
@@ -84,16 +100,6 @@ func (p *program) explain(c *cli.Context) error {
 		p.warnOfAge(db, found.record)
 		return p.printFinding(c, found)
 	})
-}
-
-// refuseSlurmShares refuses a job whose priority the ledger has no part in. There
-// may be no database at all then.
-func refuseSlurmShares(c *cli.Context, word string) error {
-	config, err := conf.Load(c.String(optConf))
-	if err != nil || config.Shares != conf.SharesSlurm || !queue.IsJob(word) {
-		return err
-	}
-	return fmt.Errorf("job %s: %s says Shares=slurm, so its priority goes by Slurm's own shares: see sprio -l -j %s and sshare -l", word, config.Path, word)
 }
 
 // pieces is into how many pieces the usage of the window is split in any case,
@@ -225,7 +231,7 @@ func (p *program) findJob(c *cli.Context, db *database, rec *report.Record, q *q
 	f := &finding{record: rec, job: job, tasks: jobs, rows: q.FactorsOf(job), live: true}
 	var ok bool
 	if len(f.rows) > 0 {
-		mine, all := waiting(q, ranking, job)
+		mine, all := waiting(q, func(j *queue.Job) explain.Subject { return countsFor(ranking, j) }, job)
 		f.Explanation, ok = explain.Job(rec, mine, all)
 	} else {
 		f.Explanation, ok = explain.Path(rec, owner)
@@ -273,8 +279,9 @@ func countsFor(r *fairshare.Ranking, job *queue.Job) explain.Subject {
 	return s
 }
 
-// waiting is all jobs that wait, and among them the rows of one.
-func waiting(q *queue.Queue, r *fairshare.Ranking, job *queue.Job) (mine, all []explain.Pending) {
+// waiting is all jobs that wait, by whom they count for, and among them the rows of
+// one.
+func waiting(q *queue.Queue, owner func(*queue.Job) explain.Subject, job *queue.Job) (mine, all []explain.Pending) {
 	first, tasks := map[uint32]*queue.Job{}, map[uint32]int64{}
 	for i := range q.Jobs {
 		if j := &q.Jobs[i]; j.Pending() {
@@ -289,7 +296,7 @@ func waiting(q *queue.Queue, r *fairshare.Ranking, job *queue.Job) (mine, all []
 		if j == nil {
 			continue // it has started meanwhile
 		}
-		row := explain.Pending{JobID: f.JobID, Owner: countsFor(r, j), Partition: f.In, Tasks: tasks[f.JobID], GPUs: j.GPUs, Factors: f.Factors}
+		row := explain.Pending{JobID: f.JobID, Owner: owner(j), Partition: f.In, Tasks: tasks[f.JobID], GPUs: j.GPUs, Factors: f.Factors}
 		all = append(all, row)
 		if f.JobID == job.JobID {
 			mine = append(mine, row)

@@ -300,10 +300,14 @@ func standing(p *usage.Party) string {
 	return text
 }
 
+func unknownJob(word string) error {
+	return fmt.Errorf("unknown job %s: squeue does not list it; one that has ended is shown by sacct -j %s", word, word)
+}
+
 // goneJob is the error of a job that squeue does not list, with what is known of
 // it.
 func (p *program) goneJob(ctx context.Context, db *database, cluster, word string) error {
-	err := fmt.Errorf("unknown job %s: squeue does not list it; one that has ended is shown by sacct -j %s", word, word)
+	err := unknownJob(word)
 	job, parseErr := strconv.ParseUint(word, 10, 32)
 	if parseErr != nil {
 		return err

@@ -127,9 +127,7 @@ func (p *program) findingJSON(f *finding) explainJSON {
 	if !f.live && !rec.QueueSeenAt.IsZero() {
 		out.QueueSeenAt = &rec.QueueSeenAt
 	}
-	if j := f.job; j != nil {
-		out.Job = &jobJSON{j.ID, j.JobID, j.State, j.Reason, j.Partition, j.QOS, j.Nice, j.GPUs}
-	}
+	out.Job = jobOf(f)
 	out.Contract = f.contract.json(p, rec)
 	for _, l := range f.Path {
 		out.Path = append(out.Path, levelOf(f, l))
@@ -144,6 +142,13 @@ func (p *program) findingJSON(f *finding) explainJSON {
 		out.Changes = append(out.Changes, p.changeOf(f, &f.Changes[i]))
 	}
 	return out
+}
+
+func jobOf(f *finding) *jobJSON {
+	if j := f.job; j != nil {
+		return &jobJSON{j.ID, j.JobID, j.State, j.Reason, j.Partition, j.QOS, j.Nice, j.GPUs}
+	}
+	return nil
 }
 
 func sideOf(s explain.Side) sideJSON {
@@ -238,7 +243,7 @@ func (p *program) changeOf(f *finding, c *explain.Change) changeJSON {
 		out.Jobs = &c.Jobs
 	case explain.Points:
 		out.Points = &c.Points
-	case explain.Unfunded, explain.Allocate:
+	case explain.Unfunded, explain.Allocate, explain.Usage:
 	}
 	return out
 }

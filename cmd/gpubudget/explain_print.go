@@ -25,9 +25,9 @@ func (p *program) printFinding(c *cli.Context, f *finding) error {
 	case c.Bool(optJSON):
 		return output.JSON(p.stdout, p.findingJSON(f))
 	case c.Bool(optParsable2):
-		return p.printRecords(f, output.Parsable2, c.Bool(optNoHeader))
+		return p.writeRecords(p.parts(f), output.Parsable2, c.Bool(optNoHeader))
 	case c.Bool(optParsable):
-		return p.printRecords(f, output.Parsable, c.Bool(optNoHeader))
+		return p.writeRecords(p.parts(f), output.Parsable, c.Bool(optNoHeader))
 	}
 	return p.printText(f, c.Bool(optNoHeader))
 }
@@ -98,12 +98,14 @@ func bullets(lines []string) []string {
 	return out
 }
 
-// printRecords prints for programs: each line begins with what it is.
-func (p *program) printRecords(f *finding, style output.Style, noHeader bool) error {
-	type part struct {
-		kind  string
-		table *output.Table
-	}
+// part is the records of one kind.
+type part struct {
+	kind  string
+	table *output.Table
+}
+
+// parts are the records of an explanation.
+func (p *program) parts(f *finding) []part {
 	var parts []part
 	if f.job != nil {
 		parts = append(parts, part{"job", jobTable(f)})
@@ -123,7 +125,11 @@ func (p *program) printRecords(f *finding, style output.Style, noHeader bool) er
 		}
 		parts = append(parts, part{"contract", contract})
 	}
-	parts = append(parts, part{"ahead", aheadTable(f)}, part{"change", changes})
+	return append(parts, part{"ahead", aheadTable(f)}, part{"change", changes})
+}
+
+// writeRecords prints for programs: each line begins with what it is.
+func (p *program) writeRecords(parts []part, style output.Style, noHeader bool) error {
 	for _, part := range parts {
 		t := output.Table{Columns: append([]output.Column{{Name: "Record"}}, part.table.Columns...)}
 		for _, row := range part.table.Rows {
@@ -144,9 +150,13 @@ func headline(f *finding) []string {
 		if j.Pending() {
 			state += " (" + j.Reason + ")"
 		}
-		lines = append(lines, fmt.Sprintf("Job %s of %s in %s: %s, %s, partition %s, QOS %s, nice %d.",
-			j.ID, j.User, f.Subject.Account, state, count(j.GPUs, "GPU"), j.Partition, j.QOS, j.Nice))
-		if j.Account == "" {
+		in := ""
+		if f.Subject.Account != "" {
+			in = " in " + f.Subject.Account
+		}
+		lines = append(lines, fmt.Sprintf("Job %s of %s%s: %s, %s, partition %s, QOS %s, nice %d.",
+			j.ID, j.User, in, state, count(j.GPUs, "GPU"), j.Partition, j.QOS, j.Nice))
+		if j.Account == "" && in != "" {
 			lines = append(lines, fmt.Sprintf("It has no account: it counts in the first of %s's.", j.User))
 		}
 		switch n := len(f.tasks); {
@@ -368,7 +378,7 @@ func whyText(f *finding, r *explain.Rival) string {
 	case explain.Guest:
 		return fmt.Sprintf("%s is no member of %s", f.Subject.User, f.Subject.Account)
 	case explain.Tree:
-		return partingText(why.Parting)
+		return whereText(f, r)
 	case explain.QOS:
 		return who + "higher QOS"
 	case explain.Nice:
@@ -380,10 +390,22 @@ func whyText(f *finding, r *explain.Rival) string {
 	case explain.Column:
 	}
 	text := fmt.Sprintf("%s%s more of %s", who, whole(why.Points), why.Column)
-	if why.Parting != nil {
-		text += ", " + partingText(why.Parting)
+	if where := whereText(f, r); where != "" {
+		text += ", " + where
 	}
 	return text
+}
+
+// whereText says where in the tree a rival is ahead, or by classic fair share how
+// both stand; "" if that has nothing to do with it.
+func whereText(f *finding, r *explain.Rival) string {
+	switch why := &r.Why; {
+	case why.Parting != nil:
+		return partingText(why.Parting)
+	case why.Standing != nil:
+		return standingText(f.Subject, r, why.Standing)
+	}
+	return ""
 }
 
 // partingText says where two paths part, and how the two sides stand there.
@@ -444,7 +466,7 @@ func (p *program) changeText(f *finding, c *explain.Change) string {
 			return fmt.Sprintf("nice and QOS count within %s only, where nothing is ahead of it", mine)
 		}
 		return fmt.Sprintf("a lower nice or a higher QOS counts within %s only, where %d of the jobs ahead are", mine, c.Jobs)
-	case explain.Points:
+	case explain.Points, explain.Usage: // the latter is of Slurm's shares only
 	}
 	return fmt.Sprintf("%d more points pass the next job; a nice that is as much lower gives them", c.Points)
 }

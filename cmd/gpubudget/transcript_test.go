@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -43,7 +44,9 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 //	$ [meter 7 n1-0 50 300] FROM UNTIL IDLE records that job 7 held a GPU, how busy it was, in percent, its power,
 //	                                        and since when it is idle; ? is not known, - is not so
 //	$ [queue vision/ann 3 12] TIME          adds 3 pending jobs for 12 GPUs to the queue seen then
-//	$ [slurm NAME]           lets squeue and sprio print testdata/NAME.squeue and NAME.sprio
+//	$ [slurm NAME]           lets squeue, sprio and sshare print testdata/NAME.squeue and so on, and scontrol show
+//	                         config NAME.config and assoc_mgr NAME.assoc_mgr
+//	$ [conf KEY=VALUE ...]   is what gpubudget.conf says
 //
 // After "<" stands a file that is standard input. What goes to stderr follows
 // stdout with "! " before each line; an exit code other than 0 comes last.
@@ -276,6 +279,8 @@ func (s *session) record(line string) bool {
 		s.recordQueue(words[1:], at[0])
 	case "slurm":
 		s.slurm = slurmOf(s.t, words[1])
+	case "conf":
+		require.NoError(s.t, os.WriteFile(os.Getenv("GPUBUDGET_CONF"), []byte(strings.Join(words[1:], "\n")), 0o600))
 	default:
 		return false
 	}
@@ -395,7 +400,10 @@ func (s *session) recordQueue(what []string, at string) {
 // slurmOf prints files that Slurm's commands have printed.
 func slurmOf(t *testing.T, name string) queue.Command {
 	t.Helper()
-	return func(_ context.Context, command string, _ ...string) ([]byte, error) {
+	return func(_ context.Context, command string, args ...string) ([]byte, error) {
+		if at := slices.Index(args, "show"); at >= 0 {
+			command = args[at+1]
+		}
 		return os.ReadFile(filepath.Join("testdata", name+"."+command))
 	}
 }

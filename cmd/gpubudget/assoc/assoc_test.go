@@ -163,6 +163,18 @@ func TestTreeRefuses(t *testing.T) {
 	}
 }
 
+// An association for one partition may come before the one for all of them.
+func TestAPartitionBeforeTheOtherAssociation(t *testing.T) {
+	l, err := Read(strings.NewReader("Account|ParentName|User|Partition|Share\nroot||||1\nx|root|||1\nx||ann|short|4\nx||ann||1\nx||bob||5\n"))
+	require.NoError(t, err)
+	tree, notes, err := l.Tree()
+	require.NoError(t, err)
+	require.Equal(t, []string{"shares by partition are added up: ann in x"}, notes)
+	require.Len(t, tree.Root.Accounts[0].Users, 2)
+	_, _, err = (&Listing{HasParents: true, Associations: append(l.Associations, l.Associations[2])}).Tree()
+	require.ErrorContains(t, err, "user ann is in account x a second time")
+}
+
 func TestTreeShares(t *testing.T) {
 	for _, tc := range []struct{ name, rows, want string }{
 		{

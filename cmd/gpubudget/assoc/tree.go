@@ -5,6 +5,7 @@ package assoc
 import (
 	"fmt"
 	"math/big"
+	"slices"
 	"sort"
 	"strings"
 
@@ -47,11 +48,12 @@ type node struct {
 	users    []*leaf
 }
 
-// leaf is a user of an account; his associations with partitions are added up.
+// leaf is a user of an account; his associations, each with a partition or one
+// without, are added up.
 type leaf struct {
 	name       string
 	share      int64
-	partitions int
+	partitions []string
 }
 
 type builder struct {
@@ -164,14 +166,13 @@ func (b *builder) collectUsers(l *Listing) error {
 	return nil
 }
 
-// add adds one association to a user: the first, or that with one more
-// partition.
+// add adds one association to a user. Slurm may list the one that is for all
+// partitions first or last.
 func (b *builder) add(u *leaf, a Association) error {
-	u.partitions++
-	if u.partitions > 1 && a.Partition == "" {
+	if slices.Contains(u.partitions, a.Partition) {
 		return fmt.Errorf("line %d: user %s is in account %s a second time", a.Line, a.User, a.Account)
 	}
-	if u.partitions == 2 {
+	if u.partitions = append(u.partitions, a.Partition); len(u.partitions) == 2 {
 		b.partitionUsers = append(b.partitionUsers, a.User+" in "+a.Account)
 	}
 	share := a.Share

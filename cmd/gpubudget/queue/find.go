@@ -3,6 +3,7 @@
 package queue
 
 import (
+	"cmp"
 	"regexp"
 	"slices"
 	"strconv"
@@ -17,7 +18,7 @@ func IsJob(word string) bool { return jobName.MatchString(word) }
 
 // Find is what a name means: that job, or all tasks of an array, or all
 // components of a het job, in the order of squeue but those that wait first, then
-// those that run.
+// those that run. Components are in their own order.
 func (q *Queue) Find(name string) []*Job {
 	var found []*Job
 	id, err := strconv.ParseUint(name, 10, 32)
@@ -28,8 +29,16 @@ func (q *Queue) Find(name string) []*Job {
 			found = append(found, j)
 		}
 	}
-	slices.SortStableFunc(found, func(x, y *Job) int { return turn(x) - turn(y) })
+	slices.SortStableFunc(found, func(x, y *Job) int { return cmp.Or(turn(x)-turn(y), component(x)-component(y)) })
 	return found
+}
+
+// component is which component of a het job it is, 0 for other jobs.
+func component(j *Job) int {
+	if j.HetJobID == 0 {
+		return 0
+	}
+	return int(j.JobID) - int(j.HetJobID)
 }
 
 // turn is which jobs are of most interest.

@@ -92,6 +92,16 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// squeue may list the components of a het job in any order.
+func TestFindComponentsInOrder(t *testing.T) {
+	lines := strings.SplitAfter(jobsText, "\n")
+	lines[3], lines[4] = lines[4], lines[3]
+	q, err := Read(context.Background(), slurm(strings.Join(lines, ""), factorsText))
+	require.NoError(t, err)
+	require.Equal(t, "9+1", q.Jobs[3].ID)
+	require.Equal(t, "9+0", q.Find("9")[0].ID)
+}
+
 func TestUnreadable(t *testing.T) {
 	for _, tc := range []struct{ jobs, factors, want string }{
 		{"1|2|3\n", "", `squeue printed "1|2|3": these are 3 fields, not 20`},
