@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -40,16 +42,19 @@ func TestPostgresAway(t *testing.T) {
 }
 
 // kill -9 of slurmctld loses no charge: neither of a job that ends meanwhile
-// nor of one that goes on, and neither if PostgreSQL was away at the time.
+// nor of one that goes on, and neither if PostgreSQL was away at the time. No job
+// ends within stateSaved before: slurmctld would have it run on, for a minute and
+// longer, until it finds out that the node doesn't know it.
 func TestKilledSlurmctldLosesNoCharge(t *testing.T) {
 	s := begin(t, "crash")
-	short := s.submit(ann, s.a, 7, "--gpus=2")
-	long := s.submit(bob, s.b, 15, "--gpus=3")
+	short, endShort := s.submitEndless(ann, s.a, "--gpus=2")
+	long, endLong := s.submitEndless(bob, s.b, "--gpus=3")
 	s.waitState(long, "R")
 	s.waitState(short, "R")
 	time.Sleep(stateSaved)
 	require.NoError(t, s.KillSlurmctld())
-	time.Sleep(2 * time.Second) // the short one ends with nobody to tell
+	endShort()
+	time.Sleep(2 * time.Second) // it ends with nobody to tell
 	require.NoError(t, s.StartSlurmctld(s.ctx))
 	s.waitGone(short)
 	s.agree()
@@ -57,13 +62,28 @@ func TestKilledSlurmctldLosesNoCharge(t *testing.T) {
 	require.NoError(t, s.StopPostgres())
 	ended := s.submit(ann, s.a, 1, "--gpus=4")
 	s.waitGone(ended)
-	time.Sleep(2 * time.Second) // a pass has seen it
+	time.Sleep(stateSaved) // and a pass has seen it
 	require.NoError(t, s.KillSlurmctld())
 	require.NoError(t, s.StartSlurmctld(s.ctx))
 	require.NoError(t, s.StartPostgres(s.ctx))
+	endLong()
 	s.waitGone(long)
 	s.agree()
 	require.Equal(t, []int64{4}, s.recordedGPUs(ended))
 	require.Equal(t, []int64{2}, s.recordedGPUs(short))
 	require.Equal(t, []int64{3}, s.recordedGPUs(long))
+}
+
+// submitEndless submits a job that runs until end is called, whether slurmctld is
+// there or not.
+func (s *scenario) submitEndless(user, account string, args ...string) (id uint32, end func()) {
+	s.t.Helper()
+	file := filepath.Join(s.Dir(), "end-"+user)
+	require.NoError(s.t, os.RemoveAll(file))
+	id, err := s.Sbatch(s.ctx, user, append(args, "--account="+account, "--wrap=while [ ! -e "+file+" ]; do sleep 0.1; done")...)
+	require.NoError(s.t, err)
+	return id, func() {
+		s.t.Helper()
+		require.NoError(s.t, os.WriteFile(file, nil, 0o600))
+	}
 }
