@@ -343,6 +343,9 @@ func (e *Engine) Standings(assocs []Assoc) {
 	for i := range assocs {
 		e.standing(&assocs[i])
 	}
+	if e.slurm.inForce && e.shadowed() {
+		e.slurm.showed(assocs)
+	}
 }
 
 // news is what the spool has to hear. Demand is told of once in a refresh

@@ -4,7 +4,6 @@ package engine
 
 import (
 	"fmt"
-	"maps"
 
 	"gpubudget/conf"
 	"gpubudget/fairshare"
@@ -18,8 +17,8 @@ type slurmShares struct {
 	list    []fairshare.Association
 	scorer  *fairshare.Additive // of the last pass that went by them
 
-	// For the shadow: level fair shares by association, and how the accounts
-	// whose associations have been shown stand.
+	// For the shadow: level fair shares by association, and how accounts stood when
+	// all associations were shown last, nil before that.
 	levels   map[uint32]float64
 	accounts map[string]slurmStanding
 
@@ -39,6 +38,9 @@ func (e *Engine) GoesBySlurm() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.slurm.inForce = e.conf.Load().Shares == conf.SharesSlurm
+	if !e.shadowed() {
+		e.slurm.accounts = nil
+	}
 	return e.slurm.inForce
 }
 
@@ -67,11 +69,10 @@ func (e *Engine) SlurmShares(assocs []SlurmAssoc) error {
 	}
 	if s.factors == nil {
 		s.factors = make(map[uint32]float64, len(assocs))
-		s.levels, s.accounts = make(map[uint32]float64), make(map[string]slurmStanding)
+		s.levels = make(map[uint32]float64)
 	}
 	clear(s.factors)
 	clear(s.levels)
-	clear(s.accounts)
 	for i := range assocs {
 		s.answer(&assocs[i], &s.list[i], policy.FairTree)
 	}
@@ -92,23 +93,29 @@ func (s *slurmShares) answer(to *SlurmAssoc, from *fairshare.Association, fairTr
 	}
 }
 
-// showed remembers an association's part in how its account stands.
-func (s *slurmShares) showed(a *Assoc) {
-	if a.ID == 0 {
-		return
-	}
-	account := a.Account.String()
-	of := s.accounts[account]
-	if a.User.IsNil() {
-		of.level = s.levels[a.ID]
-	} else {
-		factor := s.factors[a.ID]
-		if of.users == 0 || factor < of.factor {
-			of.factor = factor
+// showed remembers how accounts stand, of all associations. It takes the place of
+// what was remembered at once: a refresh may come at any moment.
+func (s *slurmShares) showed(assocs []Assoc) {
+	accounts := make(map[string]slurmStanding)
+	for i := range assocs {
+		a := &assocs[i]
+		if a.ID == 0 {
+			continue
 		}
-		of.users++
+		account := a.Account.String()
+		of := accounts[account]
+		if a.User.IsNil() {
+			of.level = s.levels[a.ID]
+		} else {
+			factor := s.factors[a.ID]
+			if of.users == 0 || factor < of.factor {
+				of.factor = factor
+			}
+			of.users++
+		}
+		accounts[account] = of
 	}
-	s.accounts[account] = of
+	s.accounts = accounts
 }
 
 // String is what the log says beside what follows from the ledger.
@@ -144,12 +151,12 @@ func (e *Engine) shadowed() bool {
 }
 
 // shadows is how the accounts that have jobs of their own stand by the ledger,
-// and how all stand by Slurm's shares; none in the midst of a pass or before the
-// first.
+// and how all stand by Slurm's shares; none in the midst of a pass or before
+// associations were shown.
 func (e *Engine) shadows() (standings []fairshare.AccountStanding, slurm map[string]slurmStanding) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.tracker.passing || e.tracker.now == 0 {
+	if e.tracker.passing || e.slurm.accounts == nil {
 		return nil, nil
 	}
 	for _, a := range e.rank(e.tracker.now).Accounts {
@@ -157,5 +164,5 @@ func (e *Engine) shadows() (standings []fairshare.AccountStanding, slurm map[str
 			standings = append(standings, a)
 		}
 	}
-	return standings, maps.Clone(e.slurm.accounts)
+	return standings, e.slurm.accounts
 }

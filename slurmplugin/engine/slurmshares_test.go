@@ -184,3 +184,29 @@ func TestADatabaseIsAddedLater(t *testing.T) {
 	require.Empty(t, h.lines)
 	h.stop()
 }
+
+// A refresh may come when a pass has not shown the associations yet: then there is
+// no shadow, or that of the pass before.
+func TestTheShadowWaitsForTheAssociations(t *testing.T) {
+	h := hostOn(t)
+	h.configure(h.dsn, "Shares=slurm", "Shadow=yes")
+	h.start()
+	h.engine.Configure(fairshare.Weights{Fairshare: 900, Flags: fairshare.FairTreeFlag}, 1)
+	s := newSlurm(h.now)
+	s.start(s.submit("physics", "alice", 1, 8))
+	h.goBySlurm()
+	h.pass(s.list()...)
+	require.NoError(t, h.exchange())
+	require.Zero(t, h.logged("shadow: by the ledger"), "%q", h.lines)
+
+	associations := []Assoc{{ID: 2, Account: NewCString("physics")}, {ID: 4, Account: NewCString("physics"), User: NewCString("alice")}}
+	h.engine.Standings(associations)
+	for n := range 2 {
+		require.NoError(t, h.exchange())
+		require.Equal(t, n+1, h.logged("shadow: by the ledger account physics has rank"), "%q", h.lines)
+		require.Equal(t, n+1, h.logged("; by Slurm's shares it has"), "%q", h.lines)
+		h.goBySlurm()
+		h.pass(s.list()...)
+	}
+	h.stop()
+}

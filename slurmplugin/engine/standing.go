@@ -95,9 +95,6 @@ func truth(b bool) uint32 {
 func (e *Engine) standing(a *Assoc) {
 	a.Known, a.Place = 0, Place{}
 	if e.slurm.inForce {
-		if e.shadowed() {
-			e.slurm.showed(a)
-		}
 		if e.slurm.scorer != nil {
 			a.Place = placeOf(e.slurm.scorer.RowOf(e.slurm.factors[a.ID]))
 		}
