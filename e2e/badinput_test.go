@@ -936,6 +936,9 @@ func TestManyAssociations(t *testing.T) {
 		rows := s.rows("sshare", "--all", "--accounts=m7", "--parsable2", "--noheader", "--format=Account,User,FairShare")
 		require.Len(t, rows, users+1)
 	}
+	began = time.Now()
+	require.Contains(t, s.exec("root", "gpubudget", "explain", "m7/"+names[7]), "m7")
+	t.Logf("gpubudget explain takes %v", time.Since(began).Round(time.Millisecond))
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.SlurmctldPID()))
 	require.NoError(t, err)
 	t.Log(regexp.MustCompile(`VmRSS.*`).FindString(string(status)))

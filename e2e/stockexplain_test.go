@@ -188,7 +188,7 @@ func (s *comparison) pass() {
 func (s *comparison) migrate() {
 	s.t.Helper()
 	began := time.Now()
-	s.configure(atRest)
+	s.configure(setting{name: "at rest", lines: append([]string{"DebugFlags=Priority"}, atRest.lines...)})
 	const bySlurm = "Shares=slurm\nFairTreeTies=slurm\nCalcInterval=1\n"
 	plain := s.settle(atRest)
 	same := func(step, conf string) {
@@ -214,17 +214,40 @@ func (s *comparison) migrate() {
 	require.Contains(s.t, said, "By the ledger, which is in the shadow (Shadow=yes): gpubudget explain "+account+" --shares ledger")
 	require.Contains(s.t, s.exec("root", "gpubudget", "explain", account, "--shares", "ledger"), "EntitledH")
 
+	mark = s.logLength()
 	s.useConf("Shares=ledger\nCalcInterval=1\n" + database)
 	s.wait("budgets", func() bool {
 		return slices.ContainsFunc(s.rows("sprio", "--noheader", "--format=%Y"), func(row []string) bool { return number(s.t, row[0]) > 10_000_000 })
 	})
 	require.Contains(s.t, s.exec("root", "gpubudget", "explain", account), "EntitledH")
+	require.NotEmpty(s.t, s.written(mark))
 	same("back", bySlurm+database)
+	require.Empty(s.t, s.written(s.logLength()), "nothing has changed")
 	same("back without a database", bySlurm)
 	s.start(testcluster.Multifactor, atRest)
 	s.configure(atRest)
 	same("back with priority/multifactor", bySlurm)
 	s.t.Logf("to budgets and back: %v", time.Since(began).Round(100*time.Millisecond))
+}
+
+// written is of which jobs that pend in one partition the passes from a line of the
+// log to the next two have written a priority, with DebugFlags=Priority. Of those in
+// several slurmctld itself changes it.
+func (s *comparison) written(mark int) (ids []string) {
+	s.t.Helper()
+	single := map[string]bool{}
+	for _, row := range s.rows("squeue", "--noheader", "--states=PENDING", "--Format=JobID:0|,Partition:0") {
+		single[row[0]] = !strings.Contains(row[1], ",")
+	}
+	from := len(s.logLines(mark, "gpubudget: pass of"))
+	s.wait("two passes", func() bool { return len(s.logLines(mark, "gpubudget: pass of")) >= from+2 })
+	for _, line := range s.logLines(mark, "PRIO: gpubudget: JobId=") {
+		_, id, _ := strings.Cut(line, "JobId=")
+		if id, _, _ = strings.Cut(id, " "); single[id] {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 func (s *comparison) useConf(text string) {
