@@ -154,7 +154,11 @@ func (r *idleReport) write(b *strings.Builder, o options) {
 	if o.noHeader {
 		return
 	}
-	fmt.Fprintf(b, "\nIdle:  %d GPUs, held for nothing for %.2f GPU-hours\n", len(r.gpus), total.Hours())
+	gpus := "GPUs"
+	if len(r.gpus) == 1 {
+		gpus = "GPU"
+	}
+	fmt.Fprintf(b, "\nIdle:  %d %s, held for nothing for %.2f GPU-hours\n", len(r.gpus), gpus, total.Hours())
 	switch {
 	case r.agents == 0:
 		b.WriteString("Meter: none: no agent has written for this cluster yet; is gpubudget-agent running on the nodes?\n")

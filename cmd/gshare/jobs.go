@@ -91,7 +91,7 @@ var jobColumns = []jobColumn{
 	}},
 	{"Cluster", true, 0, func(_ *program, r *report.Report, _ *job) string { return r.Cluster }},
 	{"Elapsed", false, 0, func(_ *program, _ *report.Report, j *job) string { return clock(j.at.Sub(j.StartedAt)) }},
-	{"GPUs", false, 0, func(_ *program, _ *report.Report, j *job) string { return strconv.FormatInt(j.GPUs, 10) }},
+	{"GPUs", false, 0, func(_ *program, _ *report.Report, j *job) string { return gpusText(j.millionths()) }},
 	{"MinRuntime", false, 0, func(_ *program, _ *report.Report, j *job) string {
 		if j.MinRuntime == nil {
 			return "-"
@@ -293,24 +293,35 @@ func writeJobTable(b *strings.Builder, columns []jobColumn, lines [][]string, he
 	}
 }
 
+// millionths are the GPUs that a job has, parts of some included.
+func (j *job) millionths() int64 { return j.GPUs*fairshare.Millionths + j.Parts }
+
+// gpusText is a number of GPUs, with decimals if there are parts.
+func gpusText(millionths int64) string {
+	if millionths%fairshare.Millionths == 0 {
+		return strconv.FormatInt(millionths/fairshare.Millionths, 10)
+	}
+	return strconv.FormatFloat(float64(millionths)/fairshare.Millionths, 'f', 2, 64)
+}
+
 func (p *program) writeJobFooter(b *strings.Builder, r *report.Report, jobs []job) {
 	var allocated, unallocated, protected, byChoice int64
 	for i := range jobs {
 		switch j := &jobs[i]; {
 		case !j.Allocated:
-			unallocated += j.GPUs
+			unallocated += j.millionths()
 			if j.Unallocated() == usage.NoMinRuntime {
-				byChoice += j.GPUs
+				byChoice += j.millionths()
 			}
 		case j.at.Before(j.protected):
-			protected += j.GPUs
+			protected += j.millionths()
 			fallthrough
 		default:
-			allocated += j.GPUs
+			allocated += j.millionths()
 		}
 	}
-	fmt.Fprintf(b, "\nJobs:     %d, on %d GPUs that are charged (%d of them protected) and %d that are not (%d for want of a minimum runtime)\n",
-		len(jobs), allocated, protected, unallocated, byChoice)
+	fmt.Fprintf(b, "\nJobs:     %d, on %s GPUs that are charged (%s of them protected) and %s that are not (%s for want of a minimum runtime)\n",
+		len(jobs), gpusText(allocated), gpusText(protected), gpusText(unallocated), gpusText(byChoice))
 	if r.Stale {
 		fmt.Fprintf(b, "Data:     OLD: recorder %s; jobs are those that ran then\n", p.lastSeen(r))
 	}
@@ -350,6 +361,7 @@ type (
 		QOS            string              `json:"qos"`
 		Nodes          string              `json:"nodes"`
 		GPUs           int64               `json:"gpus"`
+		Parts          float64             `json:"gpu_parts"` // of GPUs, beside whole ones: shards, MPS
 		StartedAt      time.Time           `json:"started_at"`
 		SuspendedSince *time.Time          `json:"suspended_since"`
 		Allocated      bool                `json:"allocated"`
@@ -385,7 +397,7 @@ func printJobsJSON(w io.Writer, reports []*report.Report, jobs [][]job) error {
 func (j *job) row() jobRow {
 	row := jobRow{
 		ID: j.id(), JobID: j.JobID, Restart: j.Restart, User: j.User, Account: j.Account, Partition: j.Partition, QOS: j.QOS,
-		Nodes: j.Nodes, GPUs: j.GPUs, StartedAt: j.StartedAt, SuspendedSince: j.SuspendedSince, Allocated: j.Allocated, Why: whyJSON[j.Unallocated()],
+		Nodes: j.Nodes, GPUs: j.GPUs, Parts: float64(j.Parts) / fairshare.Millionths, StartedAt: j.StartedAt, SuspendedSince: j.SuspendedSince, Allocated: j.Allocated, Why: whyJSON[j.Unallocated()],
 		ArrayJobID: valueIf(j.ArrayJobID != 0, j.ArrayJobID), ArrayTaskID: valueIf(j.ArrayJobID != 0 && j.ArrayTaskID != usage.NoTask, j.ArrayTaskID),
 		HetJobID:       valueIf(j.HetJobID != 0, j.HetJobID),
 		ProtectedUntil: timeIf(j.protected), Protected: j.at.Before(j.protected), Used: j.Charged(j.at), State: j.state(),

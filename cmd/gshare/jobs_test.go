@@ -103,3 +103,33 @@ func TestJobsAddUpToTheAccount(t *testing.T) {
 		"vision": 54 * fairshare.GPUHour, "seg": 40 * fairshare.GPUHour, "nlp": 120 * fairshare.GPUHour, "stray": 0,
 	}, sums)
 }
+
+// A job on shards or MPS has a part of a GPU, not none.
+func TestJobsHavePartsOfGPUs(t *testing.T) {
+	e := newExample(t)
+	pool, err := pgxpool.New(t.Context(), e.dsn)
+	require.NoError(t, err)
+	defer pool.Close()
+	run := func(job uint32, user string, parts int64, allocated bool) usage.Run {
+		return usage.Run{
+			Cluster: reporttest.Cluster, JobID: job, ArrayTaskID: usage.NoTask, Account: "nlp", User: user, Partition: "gpu", QOS: "normal",
+			Nodes: "n1", Parts: parts, Allocated: allocated, MinRuntime: new(time.Duration), StartedAt: reporttest.Now.Add(-time.Hour), SeenAt: reporttest.Now,
+		}
+	}
+	require.NoError(t, usage.NewStore(pool).WriteRuns(t.Context(), []usage.Run{
+		run(61, "dora", 250_000, true), run(62, "dora", 142_857, false), run(63, "eve", 1_500_000, true),
+	}))
+	code, stdout, stderr := e.run("-a", "--jobs", "-A", "nlp", "-o", "job%6,gpus%5")
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, ` JobID  GPUs
+------ -----
+    62  0.14
+    61  0.25
+    63  1.50
+
+Jobs:     3, on 1.75 GPUs that are charged (0 of them protected) and 0.14 that are not (0.14 for want of a minimum runtime)
+`, stdout)
+	code, stdout, stderr = e.run("-a", "--jobs", "-A", "nlp", "--json")
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, `"gpu_parts": 0.25,`)
+}
