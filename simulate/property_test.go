@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"gpubudget/fairshare"
 )
 
 // drawConfig draws a small cluster with outages, jobs of all sorts and a policy.
@@ -56,7 +58,20 @@ func drawConfig(t *rapid.T) Config {
 	policy.MinRuntime = time.Duration(rapid.IntRange(0, 1200).Draw(t, "minimum")) * time.Second
 	policy.Lookback = time.Duration(rapid.IntRange(600, 20_000).Draw(t, "lookback")) * time.Second
 	policy.LargeJob = rapid.IntRange(0, 8).Draw(t, "large")
-	return Config{Workload: w, Cluster: c, Budget: w.EqualBudget(), Policy: policy, Until: rapid.SampledFrom([]int64{0, 0, 10_000}).Draw(t, "until")}
+	policy.Additive = rapid.Bool().Draw(t, "additive")
+	budget := w.EqualBudget()
+	if rapid.Bool().Draw(t, "granted") {
+		a := &budget.Accounts[rapid.IntRange(0, len(budget.Accounts)-1).Draw(t, "account")]
+		begin := fairshare.At(w.Begin) + fairshare.Instant(1000*rapid.Int64Range(0, 20_000).Draw(t, "grant from"))
+		a.Grants = append(a.Grants, fairshare.Grant{
+			Period: fairshare.Period{From: begin, Until: begin + fairshare.Instant(1000*rapid.Int64Range(1, 20_000).Draw(t, "grant for"))},
+			Amount: fairshare.GPUMillis(rapid.Int64Range(1, 40_000_000).Draw(t, "grant")),
+		})
+		if rapid.Bool().Draw(t, "grant alone") {
+			a.Share = Always(fairshare.Share(0))
+		}
+	}
+	return Config{Workload: w, Cluster: c, Budget: budget, Policy: policy, Until: rapid.SampledFrom([]int64{0, 0, 10_000}).Draw(t, "until")}
 }
 
 // recorded is a run with all stints.

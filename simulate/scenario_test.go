@@ -136,6 +136,49 @@ func TestContract(t *testing.T) {
 	})
 }
 
+// An account without a share is unallocated, until a grant begins to bring it something.
+func TestAGrantIsChargedAsLongAsItLasts(t *testing.T) {
+	granted := func(hours int64) Config {
+		before, within := job(0, 4, 0, 30), job(0, 4, 7200, 180)
+		cfg := scenario(t, "contract", 1, before, within, job(1, 4, 10_800, 30))
+		for i := range cfg.Budget.Accounts {
+			a := &cfg.Budget.Accounts[i]
+			switch a.Name {
+			case "a":
+				a.Share = Always(fairshare.Share(0))
+				begin := fairshare.At(cfg.Workload.Begin) + 7_200_000
+				a.Grants = []fairshare.Grant{{Period: fairshare.Period{From: begin, Until: begin + 36_000_000}, Amount: fairshare.GPUMillis(hours * 3_600_000)}}
+			case "b":
+				a.Share = Always(fairshare.Share(fairshare.Whole / 2))
+			}
+		}
+		return cfg
+	}
+	r, stints := recorded(t, granted(1000))
+	require.False(t, stints[0].Allocated, "nothing is due yet")
+	require.True(t, stints[1].Allocated)
+	require.Equal(t, "a", r.Accounts[0].Account)
+	require.InDelta(t, 2, r.Accounts[0].UnallocHours, 1e-9)
+	require.InDelta(t, 12, r.Accounts[0].Delivered, 1e-9, "b's job waits: a has had far less than it is due")
+	_, stints = recorded(t, granted(0))
+	require.False(t, stints[1].Allocated, "a grant of nothing brings nothing")
+	require.Equal(t, Preempted, stints[1].Ended)
+}
+
+// In additive mode a job that has waited for long can come before one of an account
+// that is further behind.
+func TestAdditiveWeighsAgeAgainstFairShare(t *testing.T) {
+	order := func(additive bool) bool {
+		// a has used the node all the time; its next job has waited for five hours when b's come.
+		cfg := scenario(t, "gpubudget", 1, job(0, 4, 0, 360), job(0, 4, 3600, 60), job(1, 4, 21_300, 60))
+		cfg.Policy.Additive, cfg.Policy.FairshareWeight, cfg.Policy.AgeWeight, cfg.Policy.MaxAge = additive, 100, 100_000, 6*time.Hour
+		got := starts(t, cfg)
+		return got[1][0] < got[2][0]
+	}
+	require.True(t, order(true))
+	require.False(t, order(false))
+}
+
 func TestOutages(t *testing.T) {
 	cfg := scenario(t, "fifo", 2, job(0, 4, 0, 120), job(0, 4, 0, 120))
 	cfg.Cluster.Outages = []Outage{{Node: 0, From: 3600, Until: 7200}, {Node: 1, From: 3600, Until: 10_000, Drain: true}}

@@ -87,12 +87,15 @@ type Policy struct {
 	// Overflow lets jobs of accounts whose quota is used up run on idle GPUs,
 	// where they yield to those within a quota.
 	Overflow bool
+	// Additive makes priorities of Budgets as Slurm does, with its own fair-share
+	// factor and the weights below, instead of strict ones.
+	Additive bool
 	// Lookback is the window of Budgets.
 	Lookback time.Duration
 	// HalfLife is PriorityDecayHalfLife of Multifactor.
 	HalfLife time.Duration
 	// FairshareWeight, AgeWeight and MaxAge are those of slurm.conf, for
-	// Multifactor.
+	// Multifactor and Additive.
 	FairshareWeight, AgeWeight uint32
 	MaxAge                     time.Duration
 

@@ -19,18 +19,19 @@ type standing struct {
 	seen   fairshare.Seen
 	size   fairshare.ClusterSize
 
-	ranker  *fairshare.Ranker
-	numbers []fairshare.Owner // by owner: his number to the ranker
-	ranking *fairshare.Ranking
-	strict  *fairshare.Strict
-	seated  fairshare.Ranking // whose seats these are; a copy, since ranks are written over
-	seats   []fairshare.Seat  // by account: of who is no member
-	members []fairshare.Seat  // by owner
-	places  []int32           // by account: its place, 1 is the most under-served
-	worst   []int32           // accounts, the most over-served first
-	funded  []bool            // by account
-	keys    []uint32          // by kind of lane: its strict priority; 0 if nobody has asked
-	yields  []int8            // by pair of accounts: can a job of the second yield to one of the first; 0 if nobody has asked. Then the same for patient requests
+	ranker   *fairshare.Ranker
+	numbers  []fairshare.Owner // by owner: his number to the ranker
+	ranking  *fairshare.Ranking
+	strict   *fairshare.Strict
+	additive *fairshare.Additive // in its place
+	seated   fairshare.Ranking   // whose seats these are; a copy, since ranks are written over
+	seats    []fairshare.Seat    // by account: of who is no member
+	members  []fairshare.Seat    // by owner
+	places   []int32             // by account: its place, 1 is the most under-served
+	worst    []int32             // accounts, the most over-served first
+	funded   []bool              // by account
+	keys     []uint32            // by kind of lane: its strict priority; 0 if nobody has asked
+	yields   []int8              // by pair of accounts: can a job of the second yield to one of the first; 0 if nobody has asked. Then the same for patient requests
 
 	shares  []fairshare.Association
 	leaf    []int32 // by owner: his association
@@ -62,6 +63,7 @@ func (st *standing) prepare(s *sim) {
 	switch s.p.Kind {
 	case Multifactor:
 		st.associate(s)
+		st.additive = fairshare.NewAdditive(nil, s.p.weights(), st.size)
 	case Quota:
 		tree := st.budget.Tree(s.instant(0))
 		for i := range tree.Nodes {
@@ -164,10 +166,16 @@ func (st *standing) rank(s *sim) (changed bool) {
 		}
 	}
 	before := st.ranking
-	st.ranking = st.ranker.Places()
+	if s.p.Additive {
+		st.ranking = st.ranker.Rank()
+		st.additive = fairshare.NewAdditive(st.ranking, s.p.weights(), st.size)
+	} else {
+		st.ranking = st.ranker.Places()
+	}
 	st.seat(s)
 	clear(st.yields)
 	switch {
+	case s.p.Additive:
 	case st.strict == nil || s.straight:
 		st.strict = fairshare.NewStrict(st.ranking, fairshare.Weights{MaxAge: uint32(s.p.MaxAge / time.Second)}, st.size, &st.seen)
 	case samePlaces(before, st.ranking):
@@ -215,6 +223,11 @@ func (st *standing) rivals(a, b int32) fairshare.Rivals {
 	return st.ranking.Rivals(st.seats[a], st.seats[b])
 }
 
+// weights are those of slurm.conf.
+func (p *Policy) weights() fairshare.Weights {
+	return fairshare.Weights{Fairshare: p.FairshareWeight, Age: p.AgeWeight, MaxAge: uint32(p.MaxAge / time.Second)}
+}
+
 // samePlaces tells whether two rankings of one budget put all accounts and users
 // in the same places: then the strict priorities made from them are the same.
 func samePlaces(x, y *fairshare.Ranking) bool {
@@ -238,8 +251,16 @@ func samePlaces(x, y *fairshare.Ranking) bool {
 func (st *standing) key(s *sim, l *lane) {
 	switch s.p.Kind {
 	case Budgets:
-		if st.strict == nil {
+		if st.strict == nil && st.additive == nil {
 			st.refresh(s)
+		}
+		l.allocated = st.funded[l.account] && s.asks(l)
+		if s.p.Additive {
+			o := &s.cfg.Workload.Owners[l.owner]
+			age := max(st.at-s.courses[l.head].submitted, 0)
+			st.additive.Priority(&fairshare.Job{Account: o.Account, User: o.User, Age: age, Unallocated: !s.asks(l)}, &st.factors)
+			l.key = float64(st.factors.Priority)
+			return
 		}
 		known := &st.keys[l.kind]
 		if *known == 0 {
@@ -249,7 +270,6 @@ func (st *standing) key(s *sim, l *lane) {
 			*known = st.factors.Priority
 		}
 		l.key = float64(*known)
-		l.allocated = st.funded[l.account] && s.asks(l)
 		if !l.allocated {
 			l.key -= unallocatedBelow
 		}
@@ -258,9 +278,8 @@ func (st *standing) key(s *sim, l *lane) {
 			st.refresh(s)
 		}
 		age := max(st.at-s.courses[l.head].submitted, 0)
-		w := fairshare.Weights{Fairshare: s.p.FairshareWeight, Age: s.p.AgeWeight, MaxAge: uint32(s.p.MaxAge / time.Second)}
 		job := fairshare.Job{Fairshare: st.shares[st.leaf[l.owner]].Factor, Age: age}
-		fairshare.NewAdditive(nil, w, st.size).Priority(&job, &st.factors)
+		st.additive.Priority(&job, &st.factors)
 		l.key = float64(st.factors.Priority)
 	case FIFO, Quota:
 		l.key = 0

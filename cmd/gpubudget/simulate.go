@@ -27,6 +27,8 @@ const (
 	optSeed             = "seed"
 	optBudget           = "budget"
 	optLedger           = "ledger"
+	optGrant            = "grant"
+	optMode             = "mode"
 	optNodes            = "nodes"
 	optOutage           = "outage"
 	optDrain            = "drain"
@@ -92,6 +94,7 @@ within his quota wants it). All backfill around one job that has to wait.`,
 			"gpubudget simulate --policy contract --sweep lookback=1d,3d,7d,14d",
 			"gpubudget simulate --policy contract --sweep min-runtime-cap=1h,4h,8h",
 			"gpubudget simulate --policy contract --what-if share:team01=40%",
+			"gpubudget simulate --policy contract,quota --grant team02=20000:10d:17d",
 			"gpubudget simulate --recorded 7d --nodes 128x8 --policy contract --what-if share:vision=40%",
 			"gpubudget simulate --nodes h100=32x8,a100=96x4 --outage 3:2d:3d --drain 4:5d:6d"),
 		Flags:  simulateFlags(),
@@ -109,13 +112,15 @@ func simulateFlags() []cli.Flag {
 		&cli.BoolFlag{Name: optSkipBad, Usage: "leave out rows that cannot be jobs, and jobs that cannot run, and count them"},
 		&cli.StringFlag{Name: optBudget, Usage: "take the budgets from the YAML `FILE`"},
 		&cli.BoolFlag{Name: optLedger, Usage: "take the budgets from the ledger, as they are now"},
+		&cli.StringSliceFlag{Name: optGrant, Usage: "`ACCOUNT=HOURS:FROM:UNTIL`: give an account so many GPU-hours besides, times since the first job; may be repeated"},
 		&cli.StringFlag{Name: optNodes, Value: "128x8", Usage: "the cluster has `[PARTITION=]NxGPUS,...`: N nodes with so many GPUs each"},
 		&cli.StringSliceFlag{Name: optOutage, Usage: "`NODE:FROM:UNTIL`: a node fails, counted from 0; times since the first job; may be repeated"},
 		&cli.StringSliceFlag{Name: optDrain, Usage: "`NODE:FROM:UNTIL`: the same, but what runs there may end"},
 		&cli.StringFlag{Name: optPolicies, Value: strings.Join(simulate.PolicyNames(), ","), Usage: "compare the policies `NAME,...`"},
-		&cli.StringFlag{Name: optSweep, Usage: "`SETTING=VALUE,...`: run once for each value of lookback, min-runtime, min-runtime-cap, half-life, checkpoint, margin, evicted-per-gpu, preempt-per-day, patient-gpus, patience, calc-interval, backfill-interval or large-job"},
+		&cli.StringFlag{Name: optSweep, Usage: "`SETTING=VALUE,...`: run once for each value of mode, lookback, min-runtime, min-runtime-cap, half-life, checkpoint, margin, evicted-per-gpu, preempt-per-day, patient-gpus, patience, calc-interval, backfill-interval or large-job"},
 		&cli.StringFlag{Name: optWhatIf, Usage: "`share:ACCOUNT=PERCENT`: run also with this share; what is short is taken from its siblings in proportion"},
 		&cli.StringFlag{Name: optFor, Usage: "end after `DURATION`, or \"all\" when all jobs have ended (default: with the last submission)"},
+		&cli.StringFlag{Name: optMode, Value: budgets.Strict, Usage: "gpubudget's `MODE`: strict or additive"},
 		&cli.StringFlag{Name: optLookback, Value: "7d", Usage: "lookback window of gpubudget: `DURATION`"},
 		&cli.StringFlag{Name: optHalfLife, Value: "7d", Usage: "half-life of multifactor: `DURATION`"},
 		&cli.StringFlag{Name: optMinRuntime, Value: "1h", Usage: "minimum runtime of jobs that declare none: `DURATION`"},

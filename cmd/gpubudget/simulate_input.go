@@ -46,6 +46,9 @@ func (p *program) scene(c *cli.Context) (*scene, error) {
 	if err := p.readBudget(c, s); err != nil {
 		return nil, err
 	}
+	if err := addGrants(c, s); err != nil {
+		return nil, err
+	}
 	matchPartitions(s, partitions)
 	if err := checkJobs(c, s); err != nil {
 		return nil, err
@@ -307,8 +310,70 @@ func takeLedger(c *cli.Context, s *scene, v view) error {
 		return err
 	}
 	s.minRuntimes = inherited(accountsAbove(v.tree), rules.MinRuntime, said)
-	s.budget, err = budgetOf(plan.Current(v.tree))
-	return err
+	if s.budget, err = budgetOf(plan.Current(v.tree)); err != nil || !c.IsSet(optRecorded) {
+		return err
+	}
+	return s.takeGrants(c, v, rules.Lookback)
+}
+
+// addGrants gives accounts what --grant says.
+func addGrants(c *cli.Context, s *scene) error {
+	for _, text := range c.StringSlice(optGrant) {
+		name, rest, _ := strings.Cut(text, "=")
+		parts := strings.Split(rest, ":")
+		if len(parts) != 3 {
+			return misuse(c, "--%s: %q must be ACCOUNT=HOURS:FROM:UNTIL, as in vision=2000:3d:10d", optGrant, text)
+		}
+		hours, err := amount.ParseHours(parts[0])
+		if err != nil {
+			return misuse(c, "--%s: %w", optGrant, err)
+		}
+		from, err := readDuration(parts[1])
+		if err != nil {
+			return misuse(c, "--%s: %w", optGrant, err)
+		}
+		until, err := readDuration(parts[2])
+		if err == nil && until <= from {
+			err = fmt.Errorf("%q ends before it begins", text)
+		}
+		if err != nil {
+			return misuse(c, "--%s: %w", optGrant, err)
+		}
+		at := slices.IndexFunc(s.budget.Accounts, func(a fairshare.Account) bool { return strings.EqualFold(a.Name, name) })
+		if at < 0 {
+			return fmt.Errorf("--%s: account %q is not in the budget", optGrant, name)
+		}
+		begin := fairshare.At(s.workload.Begin)
+		period := fairshare.Period{From: begin + fairshare.Instant(from.Milliseconds()), Until: begin + fairshare.Instant(until.Milliseconds())}
+		s.budget.Accounts[at].Grants = append(s.budget.Accounts[at].Grants, fairshare.Grant{Period: period, Amount: hours})
+	}
+	return nil
+}
+
+// takeGrants takes the deposits and transfers that count within a window before the
+// jobs, or later: what is recorded happened at the time it says.
+func (s *scene) takeGrants(c *cli.Context, v view, lookback time.Duration) error {
+	begin := fairshare.At(s.workload.Begin)
+	loaded, err := v.db.ledger.Load(c.Context, v.cluster, fairshare.Period{
+		From: begin - fairshare.Instant(lookback.Milliseconds()), Until: max(begin, fairshare.At(v.at)) + fairshare.Instant((366 * day).Milliseconds()),
+	})
+	if err != nil {
+		return err
+	}
+	granted := 0
+	for i := range s.budget.Accounts {
+		a := &s.budget.Accounts[i]
+		for k := range loaded.Accounts {
+			if loaded.Accounts[k].Name == a.Name {
+				a.Grants = append(a.Grants, loaded.Accounts[k].Grants...)
+				granted += len(loaded.Accounts[k].Grants)
+			}
+		}
+	}
+	if granted > 0 {
+		s.workload.Notes = append(s.workload.Notes, fmt.Sprintf("grants: the ledger's %d that count since a lookback window before the first run", granted))
+	}
+	return nil
 }
 
 // takePolicy takes a file's policy, if there is any in it, and the minimum runtimes
@@ -373,6 +438,7 @@ func (s *scene) byLedger(policy *simulate.Policy) {
 	if s.rules == nil {
 		return
 	}
+	policy.Additive = s.rules.Mode == budgets.Additive
 	policy.Lookback, policy.MinRuntime, policy.MinRuntimeCap = s.rules.Lookback, s.rules.MinRuntime, s.rules.MinRuntimeCap
 	if policy.Contract != nil {
 		contract := s.rules.Contract
@@ -541,6 +607,13 @@ func settings() map[string]setting {
 		}
 	}
 	return map[string]setting{
+		optMode: func(p *simulate.Policy, value string) error {
+			if value != budgets.Strict && value != budgets.Additive {
+				return fmt.Errorf("%q is no mode: write %s or %s", value, budgets.Strict, budgets.Additive)
+			}
+			p.Additive = value == budgets.Additive
+			return nil
+		},
 		optLookback: duration(func(p *simulate.Policy) *time.Duration { return &p.Lookback }, time.Minute),
 		optHalfLife: duration(func(p *simulate.Policy) *time.Duration { return &p.HalfLife }, time.Minute),
 		optMinRuntime: duration(func(p *simulate.Policy) *time.Duration {
@@ -611,7 +684,7 @@ func readNumber(value, wrong string) (float64, error) {
 }
 
 var settingOrder = []string{
-	optLookback, optHalfLife, optMinRuntime, optMinRuntimeCap, optCheckpoint, optCalcInterval, optBackfillInterval, optMargin, optEvictedPerGPU,
+	optMode, optLookback, optHalfLife, optMinRuntime, optMinRuntimeCap, optCheckpoint, optCalcInterval, optBackfillInterval, optMargin, optEvictedPerGPU,
 	optPreemptPerDay, optLargeJob, optPatientGPUs, optPatience,
 }
 

@@ -12,7 +12,7 @@ import (
 
 // swept is by setting two values to sweep.
 var swept = map[string][2]string{
-	optLookback: {"1h", "2d"}, optHalfLife: {"1h", "2d"}, optMinRuntime: {"0s", "2h"}, optMinRuntimeCap: {"10m", "8h"}, optCheckpoint: {"0s", "1h"},
+	optMode: {"strict", "additive"}, optLookback: {"1h", "2d"}, optHalfLife: {"1h", "2d"}, optMinRuntime: {"0s", "2h"}, optMinRuntimeCap: {"10m", "8h"}, optCheckpoint: {"0s", "1h"},
 	optCalcInterval: {"30s", "1h"}, optBackfillInterval: {"10s", "10m"}, optMargin: {"0", "5"}, optEvictedPerGPU: {"0.1", "0"}, optPreemptPerDay: {"0", "1"},
 	optLargeJob: {"0", "4"}, optPatientGPUs: {"0", "2"}, optPatience: {"0s", "1d"},
 }
