@@ -31,7 +31,7 @@ func (c *Cluster) makeDirs() error {
 	if err != nil {
 		return err
 	}
-	if c.lock, err = lockDir(dir); err != nil {
+	if c.lock, err = lockNewDir(dir); err != nil {
 		return err
 	}
 	c.dir = dir
@@ -70,10 +70,31 @@ func MakeTempDir() (string, error) {
 	return dir, os.Chmod(dir, 0o755)
 }
 
+// lockNewDir locks a folder, which need not have a lock file. It gets one that is
+// locked: another start, as it sweeps, may come at any moment.
+func lockNewDir(dir string) (*os.File, error) {
+	f, err := os.CreateTemp(dir, "lock-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(f.Name()) //nolint:errcheck // it is in a folder of ours
+	if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err == nil {
+		err = os.Link(f.Name(), filepath.Join(dir, "lock"))
+	}
+	if err == nil {
+		return f, nil
+	}
+	_ = f.Close()
+	if errors.Is(err, fs.ErrExist) {
+		return lockDir(dir)
+	}
+	return nil, fmt.Errorf("lock %s: %w", dir, err)
+}
+
 // lockDir locks the folder of a cluster: whoever holds the lock owns what lies
 // in there.
 func lockDir(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
