@@ -121,6 +121,8 @@ func (s *told) minRuntimeArrives(t *testing.T) {
 // What isn't a time, or longer than the cap, is refused where it is typed, with
 // what would do.
 func (s *told) minRuntimeIsChecked(t *testing.T) {
+	submitted := func() [][]string { return s.rows("squeue", "--noheader", "--states=all", "--sort=i", "--format=%A|%j") }
+	before := submitted()
 	for text, want := range map[string]string{
 		"4:00:01": "the longest minimum runtime is 04:00:00 here", "1-0": "the longest minimum runtime is 04:00:00 here",
 		"-1": "not a time", "2x": "not a time", "": "not a time", "1:2:3:4": "not a time", "1-": "not a time", "1-2h": "not a time",
@@ -133,6 +135,6 @@ func (s *told) minRuntimeIsChecked(t *testing.T) {
 	}
 	_, err := s.Exec(s.ctx, ann, "env", "GPUBUDGET_MIN_RUNTIME=5h", "sbatch", "--wrap=true")
 	require.ErrorContains(t, err, "GPUBUDGET_MIN_RUNTIME=5h: the longest minimum runtime is 04:00:00 here")
-	require.Empty(t, s.rows("squeue", "--noheader", "--format=%A|%t"))
+	require.Equal(t, before, submitted(), "nothing was queued")
 	require.Contains(t, s.exec(ann, "sbatch", "--help"), "--min-runtime=time")
 }

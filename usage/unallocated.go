@@ -15,6 +15,7 @@ import (
 // Unallocated is why a run is charged to nobody.
 type Unallocated uint8
 
+// Why a run is charged to nobody, if it isn't charged.
 const (
 	NotUnallocated Unallocated = iota // it is charged
 	NoMinRuntime                      // its job asked for a minimum runtime of 0, or the policy gave it none
