@@ -346,7 +346,7 @@ type sharing struct {
 func (s *sharing) add(shards int64, p fairshare.Period, thousandths int64) {
 	job := uint32(len(s.runs) + 1)
 	r := run(s.cluster, job, 0, 0, p)
-	r.Parts, r.User = shards*fairshare.Millionths/8, fmt.Sprint(job)
+	r.Parts, r.User = shards*fairshare.Millionths/8, strconv.FormatUint(uint64(job), 10)
 	buckets := busy(held(job, 0, "GPU-1", 1, p), thousandths)
 	for i := range buckets {
 		buckets[i].Part /= 2
