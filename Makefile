@@ -121,6 +121,7 @@ $(BUILD)/bin/golangci-lint: Makefile
 .PHONY: bench
 bench: build bench-tools ## our plugin beside Slurm's own on real slurmctlds (BENCH_JOBS=1000,10000 for less), then microbench
 	@bin/bench -jobs $(BENCH_JOBS) -passes $(BENCH_PASSES) -tools $(BUILD)/bench
+	@bin/bench-preempt -tools $(BUILD)/bench
 	@bin/bench-meters
 	@bin/bench-simulate
 	@$(MAKE) --no-print-directory microbench
@@ -134,7 +135,7 @@ microbench: bench-tools ## benchmarks of the mathematics, the stores, the meter,
 bench-tools: provision
 	@mkdir -p bin
 	@$(MAKE) --no-print-directory --silent -C internal/bench/tools SLURM_SRC=$(BUILD)/slurm/src SLURM_BUILD=$(BUILD)/slurm/obj OUT=$(BUILD)/bench
-	@$(GOBUILD) -o bin/ ./internal/bench/cmd/bench ./internal/bench/cmd/bench-meters ./internal/bench/cmd/bench-simulate
+	@$(GOBUILD) -o bin/ ./internal/bench/cmd/bench ./internal/bench/cmd/bench-meters ./internal/bench/cmd/bench-preempt ./internal/bench/cmd/bench-simulate
 
 .PHONY: clean
 clean: ## remove what was built, but not the Slurm source nor a running cluster

@@ -2,8 +2,9 @@
 
 // Package bench measures gpubudget's priority plugin beside Slurm's own on two
 // real slurmctlds in one run: the same slurm.conf but for PriorityType, the
-// same users, accounts and pending jobs. docs/performance.md tells what the
-// numbers mean and what they were.
+// same users, accounts and pending jobs; and what its preempt plugin adds to an
+// attempt to place a job, the agents to a node and a database. docs/performance.md
+// tells what the numbers mean and what they were.
 package bench
 
 import (

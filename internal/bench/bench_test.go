@@ -114,6 +114,42 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
+func TestPreemptOptionsAreChecked(t *testing.T) {
+	good := PreemptOptions{Running: []int{1000, 16}, Searches: 1, Users: 2, Accounts: 2}
+	require.NoError(t, good.check())
+	for name, change := range map[string]func(*PreemptOptions){
+		"no jobs":        func(o *PreemptOptions) { o.Running = nil },
+		"one node":       func(o *PreemptOptions) { o.Running = []int{8} },
+		"half a node":    func(o *PreemptOptions) { o.Running = []int{20} },
+		"empty accounts": func(o *PreemptOptions) { o.Users = 1 },
+		"fewer pending":  func(o *PreemptOptions) { o.Pending = -1 },
+		"no search":      func(o *PreemptOptions) { o.Searches = 0 },
+		"no such case":   func(o *PreemptOptions) { o.Cases = "suspended" },
+	} {
+		bad := good
+		change(&bad)
+		require.Error(t, bad.check(), name)
+	}
+}
+
+// A case that finds candidates where there are to be none, or none where there are
+// to be some, is not what it says.
+func TestASearchFindsWhomTheCaseIsAbout(t *testing.T) {
+	var out strings.Builder
+	p := &printer{out: &out}
+	found := []search{{wall: 2e6, cpu: 1e6, found: 7}, {wall: 3e6, cpu: 2e6, found: 7}}
+	require.NoError(t, p.searches(&preemptCase{name: "all", yields: true}, 10, found))
+	require.Equal(t, `bench: preempt/all/cpu-p50/running=10 1 ms
+bench: preempt/all/cpu-p99/running=10 2 ms
+bench: preempt/all/wall-p50/running=10 2 ms
+bench: preempt/all/wall-p99/running=10 3 ms
+bench: preempt/all/candidates/running=10 7 jobs
+`, out.String())
+	require.Error(t, p.searches(&preemptCase{name: "none"}, 10, found))
+	require.Error(t, p.searches(&preemptCase{name: "all", yields: true}, 10, []search{{found: 0}}))
+	require.Error(t, p.searches(&preemptCase{name: "none"}, 10, []search{{found: -1}}), "it isn't known")
+}
+
 // The structs of probe.go lie as those of probe.h.
 func TestProbeStructs(t *testing.T) {
 	dir := t.TempDir()
@@ -126,8 +162,9 @@ func TestProbeStructs(t *testing.T) {
 #include "`+header+`"
 int main(void)
 {
-	printf("%zu %zu %zu %zu %zu %zu\n", sizeof(struct probe_hold), offsetof(struct probe_hold, node), offsetof(struct probe_hold, cpu),
-	       offsetof(struct probe, hold), offsetof(struct probe, set), sizeof(struct probe));
+	printf("%zu %zu %zu %zu %zu %zu %zu %zu\n", sizeof(struct probe_hold), offsetof(struct probe_hold, node), offsetof(struct probe_hold, cpu),
+	       offsetof(struct probe, hold), offsetof(struct probe, set), offsetof(struct probe, search),
+	       sizeof(struct probe_search), sizeof(struct probe));
 	return 0;
 }
 `), 0o600))
@@ -136,6 +173,8 @@ int main(void)
 	out, err = exec.CommandContext(t.Context(), program).Output()
 	require.NoError(t, err)
 	var h hold
+	var s search
 	var p probeFile
-	require.Equal(t, fmt.Sprintln(unsafe.Sizeof(h), unsafe.Offsetof(h.node), unsafe.Offsetof(h.cpu), unsafe.Offsetof(p.hold), unsafe.Offsetof(p.set), unsafe.Sizeof(p)), string(out))
+	require.Equal(t, fmt.Sprintln(unsafe.Sizeof(h), unsafe.Offsetof(h.node), unsafe.Offsetof(h.cpu), unsafe.Offsetof(p.hold), unsafe.Offsetof(p.set),
+		unsafe.Offsetof(p.search), unsafe.Sizeof(s), unsafe.Sizeof(p)), string(out))
 }

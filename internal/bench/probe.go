@@ -22,6 +22,8 @@ const (
 const (
 	probeHolds = 65536
 	probeSets  = 524288
+
+	probeSearches = 65536
 )
 
 // hold is one stretch in which the plugin held slurmctld's locks. Times are in
@@ -32,10 +34,18 @@ type hold struct {
 	cpu                  int64
 }
 
+// search is one of the backfill scheduler for jobs that a request may evict.
+type search struct {
+	wall, cpu int64 // nanoseconds
+	found     int64 // jobs; -1 if that isn't known
+}
+
 type probeFile struct {
-	holds, sets atomic.Uint64
-	hold        [probeHolds]hold
-	set         [probeSets]uint32
+	holds, sets, searches atomic.Uint64
+
+	hold   [probeHolds]hold
+	set    [probeSets]uint32
+	search [probeSearches]search
 }
 
 // probe is what the auditor in slurmctld has seen so far.
@@ -89,6 +99,19 @@ func (p *probe) sets() []uint32 {
 	var all []uint32
 	for i := max(p.from, to-min(to, probeSets)); i < to; i++ {
 		all = append(all, p.file.set[i%probeSets])
+	}
+	return all
+}
+
+// searched is how many searches there were.
+func (p *probe) searched() uint64 { return p.file.searches.Load() }
+
+// lastSearches are the last n, or as many as there were.
+func (p *probe) lastSearches(n uint64) []search {
+	to := p.searched()
+	var all []search
+	for i := to - min(to, n, probeSearches); i < to; i++ {
+		all = append(all, p.file.search[i%probeSearches])
 	}
 	return all
 }

@@ -38,6 +38,8 @@ type side struct {
 	thread  string // folder of the one that recalculates
 	state   string // StateSaveLocation, in memory
 	tools   string
+	gpus    int // of the cluster
+	users   int
 }
 
 // What a cluster has: a few jobs run, all others pend.
@@ -45,7 +47,7 @@ const nodes, gpusPerNode = 8, 8
 
 // startSide starts a cluster.
 func startSide(ctx context.Context, priority string, opts Options) (s *side, err error) {
-	s = &side{name: priority, tools: opts.Tools}
+	s = &side{name: priority, tools: opts.Tools, gpus: nodes * gpusPerNode}
 	defer func(started *side) {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("%s: %w", priority, err), started.stop())
@@ -164,8 +166,9 @@ func (s *side) writeOwners(accounts []testcluster.Account) error {
 
 func (s *side) owners() string { return filepath.Join(s.cluster.Dir(), "etc", "owners") }
 
-// addUsage gives every user runs in the last week: two a day, of two hours.
-func (s *side) addUsage(ctx context.Context) error {
+// addUsage gives every user runs in the last week: two a day, of two hours; but for
+// those of some accounts.
+func (s *side) addUsage(ctx context.Context, but ...string) error {
 	conn, err := pgx.Connect(ctx, s.cluster.DSN())
 	if err != nil {
 		return err
@@ -174,13 +177,13 @@ func (s *side) addUsage(ctx context.Context) error {
 		INSERT INTO gpubudget.job_run (cluster, job_id, account, user_name, gpus, allocated, started_at, ended_at, seen_at, end_seen_at)
 		SELECT $1, 1000000000 + row_number() OVER (), m.account, m.user_name, 1 + n % 8, true, t, t + interval '2 hours', t, t
 		FROM (SELECT account, user_name, row_number() OVER (ORDER BY account, user_name) AS k
-			FROM gpubudget.ledger WHERE cluster = $1 AND kind = 'user_add') m,
+			FROM gpubudget.ledger WHERE cluster = $1 AND kind = 'user_add' AND account <> ALL ($2)) m,
 			generate_series(1, 13) n,
 			LATERAL (VALUES (date_trunc('second', now() - n * interval '12 hours' - k % 600 * interval '1 minute'))) v (t)`,
-		s.cluster.Name())
+		s.cluster.Name(), append([]string{}, but...))
 	if err == nil {
 		_, err = conn.Exec(ctx, `INSERT INTO gpubudget.capacity (cluster, since, milli_gpus) VALUES ($1, $2, $3)`,
-			s.cluster.Name(), time.Now().Add(-history), nodes*gpusPerNode*1000)
+			s.cluster.Name(), time.Now().Add(-history), s.gpus*1000)
 	}
 	if err == nil {
 		_, err = conn.Exec(ctx, `ANALYZE`)
@@ -206,10 +209,11 @@ func (s *side) stop() error {
 	return errors.Join(errs...)
 }
 
-// submit submits jobs from number first on and returns the seconds it took.
-func (s *side) submit(ctx context.Context, first, count, clients int) (float64, error) {
+// submit submits jobs from number first on, with options of submit.c, and returns
+// the seconds it took.
+func (s *side) submit(ctx context.Context, first, count, clients int, options ...string) (float64, error) {
 	printed, err := s.cluster.Exec(ctx, "root", filepath.Join(s.tools, "submit"),
-		strconv.Itoa(first), strconv.Itoa(count), strconv.Itoa(clients), s.owners())
+		append(options, strconv.Itoa(first), strconv.Itoa(count), strconv.Itoa(clients), s.owners())...)
 	if err != nil {
 		return 0, err
 	}

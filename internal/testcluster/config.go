@@ -127,18 +127,29 @@ func (c *Cluster) slurmConf(host string) string {
 			"AccountingStorageEnforce=associations,limits,qos",
 		)
 	}
-	for n := 1; n <= c.opts.Nodes; n++ {
-		gres := cmp.Or(c.opts.GresOfNodes[nodeName(n)], c.opts.NodeGres)
-		lines = append(lines, fmt.Sprintf("NodeName=%s NodeHostname=%s NodeAddr=127.0.0.1 Port=%d CPUs=%d Boards=1 SocketsPerBoard=1 "+
-			"CoresPerSocket=%[4]d ThreadsPerCore=1 RealMemory=1000 Gres=%s State=UNKNOWN",
-			nodeName(n), host, c.ports.slurmd(n), c.opts.CPUsPerNode, gres))
-	}
+	lines = append(lines, c.nodeLines(host)...)
 	lines = append(lines, "PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP")
 	lines = append(lines, c.agentHooks()...)
 	for _, line := range c.opts.SlurmConf {
 		lines = override(lines, line)
 	}
 	return strings.Join(lines, "\n") + "\n"
+}
+
+// nodeLines are the nodes of slurm.conf.
+func (c *Cluster) nodeLines(host string) (lines []string) {
+	node := func(names, gres string, port int) string {
+		return fmt.Sprintf("NodeName=%s NodeHostname=%s NodeAddr=127.0.0.1 Port=%d CPUs=%d Boards=1 SocketsPerBoard=1 "+
+			"CoresPerSocket=%[4]d ThreadsPerCore=1 RealMemory=1000 Gres=%s State=UNKNOWN",
+			names, host, port, c.opts.CPUsPerNode, gres)
+	}
+	for n := 1; n <= c.opts.Nodes; n++ {
+		lines = append(lines, node(nodeName(n), cmp.Or(c.opts.GresOfNodes[nodeName(n)], c.opts.NodeGres), c.ports.slurmd(n)))
+	}
+	if c.opts.Hollow > 0 {
+		lines = append(lines, node(fmt.Sprintf("h[1-%d]", c.opts.Hollow), c.opts.NodeGres, c.ports.slurmd(1)))
+	}
+	return lines
 }
 
 // override puts line in the place of the one with the same key, or at the end.

@@ -135,7 +135,7 @@ func (c *Cluster) WaitNodesIdle(ctx context.Context) error {
 			}
 			idle[row[0]] = true
 		}
-		return len(idle) == c.opts.Nodes, nil
+		return len(idle) == c.opts.Nodes+c.opts.Hollow, nil
 	})
 }
 

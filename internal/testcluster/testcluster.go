@@ -44,6 +44,10 @@ type Options struct {
 	Nodes       int // 1 if 0
 	GPUsPerNode int // 8 if 0
 	CPUsPerNode int // 16 if 0
+	// Hollow is how many nodes there are beside these that consist of an entry in
+	// slurm.conf: h1, h2, ... The slurmd of n1 answers for them, so they are up and
+	// can be allocated, by thousands; but nothing can be run there.
+	Hollow int
 
 	// Users are the Unix users of the cluster, beside the machine's.
 	Users []string
@@ -132,6 +136,8 @@ func (o Options) withDefaults() (Options, error) {
 	switch {
 	case o.Nodes < 0 || o.Nodes > maxNodes:
 		return o, fmt.Errorf("%d nodes: a cluster has 1 to %d", o.Nodes, maxNodes)
+	case o.Hollow < 0:
+		return o, fmt.Errorf("%d hollow nodes", o.Hollow)
 	case o.Priority != Gpubudget && o.Priority != Multifactor:
 		return o, fmt.Errorf("priority %q is neither %q nor %q", o.Priority, Gpubudget, Multifactor)
 	case o.Preempt && o.Priority != Gpubudget:

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * probe.c: watches a priority plugin from outside, whichever it is.
+ * probe.c: watches a priority and a preempt plugin from outside, whichever they are.
  *
  * The dynamic linker loads this into slurmctld as an auditor (LD_AUDIT, see
  * rtld-audit(7)) and asks it about each function that one object calls in
  * another. Where the priority plugin calls lock_slurmctld or unlock_slurmctld,
- * and where Slurm calls priority_p_set, it is given a function of ours that
- * looks at the clock and calls the real one. Nothing else is touched, and both
- * plugins are measured by the same means.
+ * where Slurm calls priority_p_set, and where the backfill scheduler has Slurm
+ * look for jobs that may be evicted, it is given a function of ours that looks
+ * at the clock and calls the real one. Nothing else is touched, and all plugins
+ * are measured by the same means.
  *
  * GPUBENCH_PROBE names the file, made by bench in its full size.
  */
@@ -30,6 +31,8 @@ static struct probe *probe;
 static void (*real_lock)(slurmctld_lock_t);
 static void (*real_unlock)(slurmctld_lock_t);
 static uint32_t (*real_set)(uint32_t, void *);
+static void *(*real_search)(void *);
+static int (*real_count)(void *);
 
 static __thread struct probe_hold hold;
 static __thread int64_t cpu_at_lock;
@@ -78,6 +81,20 @@ static uint32_t timed_set(uint32_t last, void *job)
 	return priority;
 }
 
+/* There is one backfill scheduler. */
+static void *timed_search(void *job)
+{
+	int64_t wall = clock_ns(CLOCK_MONOTONIC), cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+	void *list = real_search(job);
+	struct probe_search *search = &probe->search[probe->searches % PROBE_SEARCHES];
+
+	search->cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu;
+	search->wall = clock_ns(CLOCK_MONOTONIC) - wall;
+	search->found = !list ? 0 : real_count ? real_count(list) : -1;
+	__atomic_store_n(&probe->searches, probe->searches + 1, __ATOMIC_RELEASE);
+	return list;
+}
+
 /* Without the file slurmctld runs as if this were not here. */
 EXPORT unsigned int la_version(unsigned int version)
 {
@@ -95,12 +112,18 @@ EXPORT unsigned int la_version(unsigned int version)
 	return version < LAV_CURRENT ? version : LAV_CURRENT;
 }
 
+enum { OTHER, PRIORITY, BACKFILL };
+
 EXPORT unsigned int la_objopen(struct link_map *map, Lmid_t lmid, uintptr_t *cookie)
 {
 	const char *slash = strrchr(map->l_name, '/');
 
 	(void)lmid;
-	*cookie = slash && !strncmp(slash, "/priority_", 10);
+	*cookie = OTHER;
+	if (slash && !strncmp(slash, "/priority_", 10))
+		*cookie = PRIORITY;
+	if (slash && !strncmp(slash, "/sched_backfill", 15))
+		*cookie = BACKFILL;
 	return LA_FLG_BINDTO | LA_FLG_BINDFROM;
 }
 
@@ -115,11 +138,15 @@ EXPORT uintptr_t la_symbind64(Elf64_Sym *sym, unsigned int index, uintptr_t *fro
 {
 	(void)index;
 	(void)flags;
-	if (*from && !strcmp(name, "lock_slurmctld"))
+	if (*from == PRIORITY && !strcmp(name, "lock_slurmctld"))
 		REPLACE(real_lock, timed_lock);
-	if (*from && !strcmp(name, "unlock_slurmctld"))
+	if (*from == PRIORITY && !strcmp(name, "unlock_slurmctld"))
 		REPLACE(real_unlock, timed_unlock);
-	if (*to && !strcmp(name, "priority_p_set"))
+	if (*to == PRIORITY && !strcmp(name, "priority_p_set"))
 		REPLACE(real_set, timed_set);
+	if (*from == BACKFILL && !strcmp(name, "slurm_find_preemptable_jobs"))
+		REPLACE(real_search, timed_search);
+	if (*from == BACKFILL && !strcmp(name, "list_count"))
+		real_count = (__typeof__(real_count))(void *)sym->st_value;
 	return sym->st_value;
 }

@@ -11,6 +11,7 @@
 
 #define PROBE_HOLDS 65536
 #define PROBE_SETS 524288
+#define PROBE_SEARCHES 65536
 
 /* One stretch between lock_slurmctld and unlock_slurmctld of the plugin. */
 struct probe_hold {
@@ -19,10 +20,18 @@ struct probe_hold {
 	int64_t cpu; /* spent while it held */
 };
 
+/* One search of the backfill scheduler for jobs that a request may evict: Slurm's
+ * walk over all jobs, with all that it asks the preempt plugin. */
+struct probe_search {
+	int64_t wall, cpu;
+	int64_t found; /* jobs; -1 if that isn't known */
+};
+
 struct probe {
-	uint64_t holds, sets; /* how many there ever were */
+	uint64_t holds, sets, searches; /* how many there ever were */
 	struct probe_hold hold[PROBE_HOLDS];
 	uint32_t set[PROBE_SETS]; /* wall time of each priority_p_set */
+	struct probe_search search[PROBE_SEARCHES];
 };
 
 #endif
