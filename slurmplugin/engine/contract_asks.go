@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"math/bits"
 	"slices"
 	"time"
 
@@ -65,7 +66,23 @@ const (
 	// spareNodes are offered to Slurm beyond those that a request needs, twice as
 	// many after each few attempts in vain: it may know why it can't use them.
 	spareNodes, fewAttempts, mostDoublings = 4, 3, 8
+	// usualDoublings are those of every attempt. Others take turns, the more of them
+	// the rarer: an attempt takes as long as it has candidates.
+	usualDoublings = 4
 )
+
+// spare is how many nodes are offered beyond those that are needed, after so many
+// attempts in vain. Once all the doublings are reached, half of the attempts
+// offer spareNodes << usualDoublings, every other one of the rest twice that, and so
+// on; the most are offered to one in 16, so that nothing that Slurm could use
+// is kept from it for long.
+func spare(fruitless int) int {
+	doublings := min(fruitless/fewAttempts, mostDoublings)
+	if doublings > usualDoublings {
+		doublings = min(doublings, usualDoublings+bits.TrailingZeros(uint(fruitless)))
+	}
+	return spareNodes << doublings
+}
 
 // Candidates decides who may be evicted for a request, and in which order: it
 // sets Order of all occupants.
@@ -94,7 +111,7 @@ func (e *Engine) Candidates(p *Placing, nowMS int64) {
 	found := e.consider(ranking, &request, p, now)
 	where := fairshare.Ask{
 		Free: array(p.Free, p.NodeCount), Nodes: int(p.Request.Nodes), MaxNodes: int(p.Request.MaxNodes), PerNode: p.Request.PerNode,
-		Spare: spareNodes << min(a.fruitless/fewAttempts, mostDoublings), Evicted: a.evicted,
+		Spare: spare(a.fruitless), Evicted: a.evicted,
 	}
 	rules := e.rules()
 	offers := &e.contract.offers

@@ -313,3 +313,25 @@ func TestNobodyElseGoesDuringAGraceTime(t *testing.T) {
 	c.see(time.Second)
 	require.Equal(t, []uint32{other.id}, c.candidates(ask), "once it is gone")
 }
+
+func TestSpareNodes(t *testing.T) {
+	for _, c := range []struct{ fruitless, want int }{
+		{0, 4}, {2, 4}, {3, 8}, {6, 16}, {9, 32}, {12, 64}, {14, 64},
+		{15, 64}, {16, 128}, {17, 64}, {18, 128}, {19, 64}, {20, 256}, {24, 512}, {32, 1024}, {33, 64}, {48, 1024}, {64, 1024},
+	} {
+		require.Equal(t, c.want, spare(c.fruitless), "after %d attempts in vain", c.fruitless)
+	}
+}
+
+// A request that Slurm can't place costs what few candidates cost, on average, and
+// is offered as many as ever within any 16 attempts.
+func TestManyNodesAreOfferedNowAndThen(t *testing.T) {
+	for from := 2 * fewAttempts * mostDoublings; from < 1000; from++ {
+		sum, most := 0, 0
+		for attempt := range 16 {
+			sum, most = sum+spare(from+attempt), max(most, spare(from+attempt))
+		}
+		require.Equal(t, spareNodes<<mostDoublings, most)
+		require.Equal(t, 16*3*spareNodes<<usualDoublings, sum, "thrice what most attempts offer")
+	}
+}

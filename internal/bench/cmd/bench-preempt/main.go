@@ -23,7 +23,7 @@ func main() {
 	running := flag.String("running", "1000,10000", "numbers of running jobs, separated by commas")
 	flag.StringVar(&opts.Cases, "cases", "", "part of the names of the clusters that are measured")
 	flag.IntVar(&opts.Pending, "pending", 2, "jobs that are held, for each that runs")
-	flag.Uint64Var(&opts.Searches, "searches", 20, "searches that are measured in each case")
+	flag.Uint64Var(&opts.Searches, "searches", 64, "searches that are measured in each case: 16 for each request that waits")
 	flag.IntVar(&opts.Users, "users", 5000, "users who have the jobs")
 	flag.IntVar(&opts.Accounts, "accounts", 500, "accounts these are in")
 	flag.StringVar(&opts.Tools, "tools", "build/bench", "where probe.so and submit are")
