@@ -140,10 +140,12 @@ func TestASearchFindsWhomTheCaseIsAbout(t *testing.T) {
 	found := []search{{wall: 2e6, cpu: 1e6, found: 7}, {wall: 3e6, cpu: 2e6, found: 7}}
 	require.NoError(t, p.searches(&preemptCase{name: "all", yields: true}, 10, found))
 	require.Equal(t, `bench: preempt/all/cpu-p50/running=10 1 ms
-bench: preempt/all/cpu-p99/running=10 2 ms
+bench: preempt/all/cpu-mean/running=10 1.5 ms
+bench: preempt/all/cpu-max/running=10 2 ms
 bench: preempt/all/wall-p50/running=10 2 ms
-bench: preempt/all/wall-p99/running=10 3 ms
-bench: preempt/all/candidates/running=10 7 jobs
+bench: preempt/all/wall-max/running=10 3 ms
+bench: preempt/all/candidates-p50/running=10 7 jobs
+bench: preempt/all/candidates-max/running=10 7 jobs
 `, out.String())
 	require.Error(t, p.searches(&preemptCase{name: "none"}, 10, found))
 	require.Error(t, p.searches(&preemptCase{name: "all", yields: true}, 10, []search{{found: 0}}))
