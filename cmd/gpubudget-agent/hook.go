@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/syslog"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -24,7 +25,14 @@ const (
 )
 
 // hookPatience is how long a hook may take: after it, the job goes on without.
-const hookPatience = 5 * time.Second
+// logPatience is how long the system's log may take to be told then.
+const (
+	hookPatience = 5 * time.Second
+	logPatience  = time.Second
+)
+
+// gpuFiles are the device files of a node that has GPUs.
+const gpuFiles = "/dev/nvidia[0-9]*"
 
 // hookCommand is the page of a hook in the help; hooks themselves are run
 // before the command line is taken apart.
@@ -97,21 +105,49 @@ func option(args []string, name string) string {
 }
 
 // tell says what went wrong, if anything did, to slurmd and to the system's log.
-// A job without GPUs is nothing wrong.
+// slurmd logs what a hook that succeeded says at debug2 only, so that the system's
+// log is where it is seen.
 func (p *program) tell(hook string, err error) {
 	if err == nil {
 		return
 	}
 	text := strings.Join(strings.Fields(err.Error()), " ")
 	fmt.Fprintf(p.stderr, "gpubudget-agent %s: %s\n", hook, text)
+	priority := syslog.LOG_ERR
 	if _, ok := errors.AsType[*holding.NoGPUsError](err); ok {
+		if !p.hasGPUs() {
+			return // no job holds any here
+		}
+		priority = syslog.LOG_INFO // mostly a job that asked for none
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.logLine(priority, hook+": "+text)
+	}()
+	select {
+	case <-done:
+	case <-time.After(logPatience): // a log that does not take lines holds up no job
+	}
+}
+
+// hasGPUs tells whether there are GPUs on this node. It asks no driver.
+func (p *program) hasGPUs() bool {
+	files, err := filepath.Glob(p.gpuFiles)
+	return err == nil && len(files) > 0
+}
+
+// logLine writes to the system's log, if there is one.
+func (p *program) logLine(priority syslog.Priority, text string) {
+	network := "unixgram"
+	if p.logSocket == "" {
+		network = "" // the system's, wherever it is
+	}
+	log, err := syslog.Dial(network, p.logSocket, priority|syslog.LOG_DAEMON, "gpubudget-agent")
+	if err != nil {
 		return
 	}
-	log, err := syslog.New(syslog.LOG_ERR|syslog.LOG_DAEMON, "gpubudget-agent")
-	if err != nil {
-		return // there is none
-	}
-	_ = log.Err(hook + ": " + text)
+	_, _ = log.Write([]byte(text))
 	_ = log.Close()
 }
 

@@ -14,7 +14,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	p := &program{stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv}
+	p := &program{stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, gpuFiles: gpuFiles}
 	code := p.run(ctx, os.Args)
 	stop()
 	os.Exit(code)

@@ -46,6 +46,8 @@ const (
 type program struct {
 	stdout, stderr io.Writer
 	getenv         func(string) string
+	gpuFiles       string // a pattern: the device files of GPUs
+	logSocket      string // of the system's log; "": where it is on this system
 }
 
 // usageError is a command line that is wrong in itself.

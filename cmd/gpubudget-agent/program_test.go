@@ -26,7 +26,10 @@ type host struct {
 func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{dir: t.TempDir(), env: map[string]string{}}
-	h.program = &program{stdout: &h.stdout, stderr: &h.stderr, getenv: func(name string) string { return h.env[name] }}
+	h.program = &program{
+		stdout: &h.stdout, stderr: &h.stderr, getenv: func(name string) string { return h.env[name] },
+		gpuFiles: filepath.Join(h.dir, "nvidia[0-9]*"), logSocket: filepath.Join(h.dir, "log"),
+	}
 	require.NoError(t, os.WriteFile(h.conf(), []byte("Cluster=titan\nAgentJobsDir="+h.dir+"/%n/jobs\nAgentSpoolDir="+h.dir+"/spool\nAgentGresConf="+h.dir+
 		"/gres.conf\nAgentSocket="+h.dir+"/sock\nAgentLibrary="+h.dir+"/libnvidia-ml.so.1\nDSN=host=db.example user=node password=hush\n"), 0o600))
 	return h
