@@ -82,6 +82,7 @@ type Agent struct {
 	epoch    int    // how often the clock was set
 	offset   int64  // of the wall clock, ms
 	last     int64  // the last round, by the clock since the boot, ms
+	swept    int64  // when the folder of Prolog and Epilog was, by the same
 	now      int64  // this one
 	resuming bool   // what an agent before this one counted is not all seen yet
 	// countFrom is from when on holdings are counted: since the boot, unless
@@ -140,6 +141,7 @@ func New(o Options) (*Agent, error) {
 	a.resumeHealth()
 	a.started, a.offset, a.name = a.boot(), a.wallOffset(), rand.Text()
 	a.last = a.started
+	a.sweep()
 	a.resume(state)
 	return a, nil
 }
@@ -215,6 +217,22 @@ func (a *Agent) save(closed []*tally.Bucket) error {
 	}, closed)
 }
 
+// What hooks that were killed left half written is removed now and then. A hook
+// takes milliseconds, and a disk that hangs minutes at the most: what is older than
+// leftOver nobody is writing any more.
+const (
+	sweepEvery = 3_600_000 // ms
+	leftOver   = 600_000   // ms
+)
+
+func (a *Agent) sweep() {
+	a.swept = a.boot()
+	before := a.swept - leftOver
+	if err := a.folder.Sweep(holding.Stamp{Boot: before, Wall: before + a.offset}); err != nil {
+		a.log.Warn("what killed hooks left can't be removed", "err", err)
+	}
+}
+
 // Run measures until the context ends, or the driver hangs or was exchanged: then the
 // error is a *meter.HangError or meter.ErrOtherVersion, and the process should end, to
 // be started anew. What has been counted is on disk in either case.
@@ -265,6 +283,9 @@ func (a *Agent) measure(ctx context.Context) error {
 func (a *Agent) Round() error {
 	begun := a.o.Clock.Boot()
 	a.checkClock()
+	if a.boot()-a.swept >= sweepEvery {
+		a.sweep()
+	}
 	if a.gresChanged() {
 		a.readSlots()
 		if a.shared.changed > 0 {

@@ -777,3 +777,36 @@ func TestTheStateIsReadable(t *testing.T) {
 	require.Len(t, state.Marks, 2)
 	require.Less(t, len(text), 4096)
 }
+
+// What hooks that were killed have left half written goes when an agent starts, and
+// while it runs; what a hook may be writing just now stays.
+func TestWhatKilledHooksLeftIsRemoved(t *testing.T) {
+	n := newNode(t)
+	leave := func(name string, age time.Duration) {
+		t.Helper()
+		path := filepath.Join(n.dir, "jobs", ".tmp-"+name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(`{"version":1,`), 0o600))
+		require.NoError(t, os.Chtimes(path, time.Time{}, n.Now().Add(-age)))
+	}
+	left := func() (names []string) {
+		t.Helper()
+		paths, err := filepath.Glob(filepath.Join(n.dir, "jobs", ".tmp-*"))
+		require.NoError(t, err)
+		for _, path := range paths {
+			names = append(names, filepath.Base(path))
+		}
+		return names
+	}
+	leave("old", 11*time.Minute)
+	leave("new", 9*time.Minute)
+	n.prolog(7, "0").start()
+	require.Equal(t, []string{".tmp-new"}, left())
+
+	leave("later", 0)
+	n.rounds(6 * 59)
+	require.Equal(t, []string{".tmp-later", ".tmp-new"}, left(), "it is not looked for at each round")
+	n.rounds(6)
+	require.Empty(t, left())
+	require.FileExists(t, filepath.Join(n.dir, "jobs", "7.0"))
+}
