@@ -92,10 +92,10 @@ simnvml: provision
 	@$(MAKE) --no-print-directory --silent -C internal/simnvml/lib GO="$(GO)" OUT=$(BUILD)/simnvml
 
 .PHONY: gpu-check
-gpu-check: provision ## try the meter on this machine's GPUs; exit status 77 of bin/gpu-check: there is no driver
+gpu-check: provision ## try the meter and the agent on this machine's GPUs; exit status 77 of bin/gpu-check: there is no driver
 	@mkdir -p bin $(BUILD)/gpucheck
 	@$(CC) -O2 -Wall -Wextra -Werror -o $(BUILD)/gpucheck/spin internal/gpucheck/spin/spin.c -ldl
-	@$(GOBUILD) -o bin/ ./internal/gpucheck/cmd/gpu-check
+	@$(GOBUILD) -o bin/ ./internal/gpucheck/cmd/gpu-check ./cmd/gpubudget-agent
 	@bin/gpu-check -spin $(BUILD)/gpucheck/spin
 
 .PHONY: fmt

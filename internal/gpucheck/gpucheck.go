@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-// Package gpucheck tries the meter on the GPUs of this machine: it prints what it
-// reads, puts a known load on a GPU, and says whether the meter saw it.
+// Package gpucheck tries the meter and the agent on the GPUs of this machine: it
+// prints what they read, puts a known load on a GPU, and says whether they saw it.
 package gpucheck
 
 import (
@@ -24,6 +24,7 @@ import (
 // Options of a check.
 type Options struct {
 	Library string        // the driver's; "" for the one the linker finds
+	Agent   string        // the program gpubudget-agent
 	Spin    string        // the program that makes load: spin SECONDS [BUSY_MS IDLE_MS]
 	GPU     string        // UUID of the GPU to load; "" for the first that is not in MIG mode
 	Phase   time.Duration // how long each load is watched
@@ -149,7 +150,7 @@ func (c *check) load(ctx context.Context, uuid, name string, least, most float64
 	seconds := fmt.Sprint(10 * (c.Phase.Seconds() + 10))
 	spin := exec.CommandContext(ctx, c.Spin, append([]string{seconds}, args...)...)
 	spin.Env = append(os.Environ(), "CUDA_VISIBLE_DEVICES="+uuid)
-	spin.Stderr = c.Out
+	spin.Stderr = os.Stderr // while this process writes to c.Out
 	out, err := spin.StdoutPipe()
 	if err != nil {
 		return err
@@ -161,6 +162,9 @@ func (c *check) load(ctx context.Context, uuid, name string, least, most float64
 		return fmt.Errorf("put a load on a GPU: %q, %w", line, errors.Join(err, spin.Wait()))
 	}
 	g, found, elapsed, err := c.watch(uuid, spin.Process.Pid)
+	if err == nil && args == nil {
+		err = c.agent(ctx, uuid, spin.Process.Pid)
+	}
 	_ = spin.Process.Kill()
 	_ = spin.Wait() // says that it was killed
 	if err != nil {

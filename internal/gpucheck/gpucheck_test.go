@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,13 +24,22 @@ import (
 // simulated GPU: its value is what the GPU then shows.
 const loadVariable = "GPUBUDGET_TEST_LOAD"
 
-var library string
+// library is the simulated driver's, program gpubudget-agent.
+var library, program string
 
 func TestMain(m *testing.M) {
 	if shows := os.Getenv(loadVariable); shows != "" {
 		load(shows, len(os.Args) == 4)
 	}
-	os.Exit(simnvml.RunTests(&library, m.Run))
+	os.Exit(simnvml.RunTests(&library, func() int {
+		program = filepath.Join(filepath.Dir(library), "gpubudget-agent")
+		build := exec.Command("go", "build", "-buildvcs=false", "-o", program, "gpubudget/cmd/gpubudget-agent")
+		if said, err := build.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build the agent: %v: %s\n", err, said)
+			return 1
+		}
+		return m.Run()
+	}))
 }
 
 // load stands in for spin, until it is killed.
@@ -58,7 +69,7 @@ func state(percent float64, pids ...int) simnvml.State {
 }
 
 // try runs the check on a simulated GPU that shows a load or does not.
-func try(t *testing.T, s simnvml.State, shows string) (string, error) {
+func try(t *testing.T, s simnvml.State, shows string, gpu ...string) (string, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "gpus")
 	require.NoError(t, s.Write(path))
@@ -67,7 +78,7 @@ func try(t *testing.T, s simnvml.State, shows string) (string, error) {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	var out bytes.Buffer
-	err = gpucheck.Run(t.Context(), gpucheck.Options{Library: library, Spin: self, Phase: 300 * time.Millisecond, Out: &out})
+	err = gpucheck.Run(t.Context(), gpucheck.Options{Library: library, Agent: program, Spin: self, Phase: 300 * time.Millisecond, Out: &out, GPU: strings.Join(gpu, "")})
 	return out.String(), err
 }
 
@@ -82,6 +93,15 @@ func TestLoadIsSeen(t *testing.T) {
 	require.Regexp(t, `ok      load half of the time: utilisation 50\.0% of 0\.\d+ s \(samples\), expected 40% to 60%`, out)
 	require.Regexp(t, `ok      load half of the time: process \d+ is listed: processes \d+ \(0\.29 GiB\)`, out)
 	require.Contains(t, out, "ok      reopen: 1 GPUs\n")
+
+	pid := regexp.MustCompile(`load all the time: process (\d+) is listed`).FindStringSubmatch(out)
+	require.NotNil(t, pid)
+	require.Regexp(t, `what gpubudget-agent --once --json prints, of job 4711, pretended to hold GPU-1:\n\{\n  "cluster": "gpu-check",\n  "node": "n1",`, out)
+	require.Contains(t, out, "ok      agent: identity: NVIDIA H200, 0000:3b:00.0, number 0\n")
+	require.Contains(t, out, "ok      agent: the GPU is held by jobs [4711]\n")
+	require.Contains(t, out, "ok      agent: utilisation 100.0%, expected 95% to 100%\n")
+	require.Contains(t, out, "ok      agent: process "+pid[1]+" is among the 1 it lists\n")
+	require.Contains(t, out, "ok      agent: after its Epilog the job holds no GPU\n")
 }
 
 func TestLoadIsNotSeen(t *testing.T) {
@@ -89,6 +109,22 @@ func TestLoadIsNotSeen(t *testing.T) {
 	require.ErrorIs(t, err, gpucheck.ErrFailed)
 	require.Contains(t, out, "FAILED  load all the time: utilisation 0.0% of")
 	require.Contains(t, out, "is listed: processes none")
+	require.Contains(t, out, "ok      agent: the GPU is held by jobs [4711]\n")
+	require.Contains(t, out, "FAILED  agent: utilisation 0.0%, expected 95% to 100%\n")
+	require.Regexp(t, `FAILED  agent: process \d+ is among the 0 it lists\n`, out)
+}
+
+// The GPU at work is found among others, by its device file.
+func TestTheAgentFindsTheGPUAtWork(t *testing.T) {
+	s := state(0)
+	other := s.GPUs[0]
+	other.UUID, other.PCI, other.Minor = "GPU-0", "0000:1a:00", new(1)
+	s.GPUs = []simnvml.GPU{other, s.GPUs[0]}
+	out, err := try(t, s, "nothing", "GPU-1")
+	require.ErrorIs(t, err, gpucheck.ErrFailed)
+	require.Contains(t, out, "ok      agent: identity: NVIDIA H200, 0000:3b:00.0, number 1\n")
+	require.Contains(t, out, "ok      agent: the GPU is held by jobs [4711]\n")
+	require.Contains(t, out, "ok      agent: no other GPU is held\n")
 }
 
 func TestUnknownIsNotSeen(t *testing.T) {
@@ -96,6 +132,7 @@ func TestUnknownIsNotSeen(t *testing.T) {
 	require.ErrorIs(t, err, gpucheck.ErrFailed)
 	require.Contains(t, out, "GPU GPU-1, unknown, at unknown, /dev/nvidiaunknown, unknown, MIG mode unknown of unknown slices\n")
 	require.Contains(t, out, "FAILED  load all the time: utilisation unknown, expected 95% to 100%")
+	require.Contains(t, out, "FAILED  agent: the device file of GPU-1 is not known\n")
 }
 
 func TestNoGPUsToLoad(t *testing.T) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-// Gpu-check tries the meter on the GPUs of this machine ("make gpu-check"). Its
-// exit status is 0 if the meter saw what it should have, 1 if not, and 77 where
-// there is no NVIDIA driver.
+// Gpu-check tries the meter and the agent on the GPUs of this machine ("make
+// gpu-check"). Its exit status is 0 if they saw what they should have, 1 if not,
+// and 77 where there is no NVIDIA driver.
 package main
 
 import (
@@ -26,6 +26,7 @@ func main() { os.Exit(run()) }
 func run() int {
 	o := gpucheck.Options{Out: os.Stdout}
 	flag.StringVar(&o.Library, "library", "", "the driver's library; by default the one that the dynamic linker finds")
+	flag.StringVar(&o.Agent, "agent", "bin/gpubudget-agent", "the agent's program")
 	flag.StringVar(&o.Spin, "spin", "build/gpucheck/spin", "the program that puts a load on a GPU")
 	flag.StringVar(&o.GPU, "gpu", "", "UUID of the GPU to put a load on; by default the first that is not in MIG mode")
 	flag.DurationVar(&o.Phase, "phase", 5*time.Second, "how long each load is watched")
