@@ -68,7 +68,7 @@ func (p *program) options(config conf.Conf) (agent.Options, error) {
 		GresConf: a.GresConf, MIGMinors: "/proc/driver/nvidia-caps/mig-minors",
 		Interval: a.Interval, WriteInterval: a.WriteInterval, KeepConnection: a.KeepConnection,
 		Open: func() (agent.Sampler, error) {
-			m, err := meter.Open(meter.Options{Driver: driver, Log: log})
+			m, err := meter.Open(meter.Options{Driver: driver, Log: log, Timeout: p.driverPatience})
 			if err != nil {
 				return nil, err
 			}

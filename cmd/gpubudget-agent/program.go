@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -46,8 +47,9 @@ const (
 type program struct {
 	stdout, stderr io.Writer
 	getenv         func(string) string
-	gpuFiles       string // a pattern: the device files of GPUs
-	logSocket      string // of the system's log; "": where it is on this system
+	gpuFiles       string        // a pattern: the device files of GPUs
+	logSocket      string        // of the system's log; "": where it is on this system
+	driverPatience time.Duration // after it a driver counts as hung; 0: the meter's own
 }
 
 // usageError is a command line that is wrong in itself.
