@@ -123,7 +123,7 @@ var Rules = map[string]string{
 	"R1": "an unallocated job yields to any allocated one",
 	"R2": "its minimum runtime has not passed",
 	"R3": "the account of the one was further behind than that of the other",
-	"R4": "within one account, the higher declared priority or a large job that has waited",
+	"R4": "within one account, the higher declared priority",
 	"R5": "an unallocated job preempts nobody",
 	"R7": "no job is preempted too often, and none evicts too much",
 

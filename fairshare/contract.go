@@ -22,10 +22,9 @@ type Contract struct {
 	// each GPU it asks for; 0 is no limit.
 	EvictedPerGPU float64
 	// PatientGPUs and Patience let a request for so many GPUs or more that has
-	// waited for so long evict smaller jobs: those of its own account whatever
-	// their declared priority, those of others without the margin. It needs whole
-	// nodes, which waiting alone doesn't bring about. PatientGPUs 0 is for no
-	// request.
+	// waited for so long evict smaller jobs of other accounts without the margin. It
+	// needs whole nodes, which waiting alone doesn't bring about. PatientGPUs 0 is
+	// for no request.
 	PatientGPUs int64
 	Patience    time.Duration
 	// PerDay is how often one job may be preempted in 24 hours; 0 is no limit.
@@ -81,7 +80,7 @@ const (
 	R1          // an unallocated job yields to any allocated request
 	R2          // an allocated job keeps its GPUs until its minimum runtime has passed
 	R3          // then it yields to an account that is further behind
-	R4          // within one account, to a higher declared priority or a large job that has waited
+	R4          // within one account, to a higher declared priority
 	R5          // an unallocated request preempts nobody
 	R6          // who of those that would yield has to
 	R7          // nobody evicts too much, nobody is evicted too often
@@ -131,7 +130,7 @@ func (c *Contract) beforeRanking(now Instant, q *Request, o *Occupant) (d Decisi
 // byRanking asks the others.
 func (c *Contract) byRanking(v *Rivals, q *Request, o *Occupant) Decision {
 	if v.same {
-		return Decision{Yields: c.WithinAccount && (declaredHigher(q, o) || c.patient(q, o)), Rule: R4}
+		return Decision{Yields: c.WithinAccount && declaredHigher(q, o), Rule: R4}
 	}
 	return Decision{Yields: c.outranks(v, q, o), Rule: R3}
 }
@@ -227,8 +226,9 @@ func (c *Contract) outranks(v *Rivals, q *Request, o *Occupant) bool {
 	return furtherBehind(due, held, margin)
 }
 
-// patient is the part of R3 and R4 for large requests that have waited for long.
-// Only smaller jobs make way for them, so two of them never take turns.
+// patient is the part of R3 for large requests that have waited for long. Only
+// smaller jobs make way for them, so that of two of them, whose accounts are hardly
+// apart, neither goes for the other.
 func (c *Contract) patient(q *Request, o *Occupant) bool {
 	return c.PatientGPUs > 0 && q.GPUs >= c.PatientGPUs && q.Waited >= c.Patience && o.GPUs < q.GPUs
 }

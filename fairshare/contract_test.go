@@ -152,25 +152,29 @@ func TestR4DeclaredPriorityWithinAnAccount(t *testing.T) {
 	decide(t, c, []decisionCase{{"unless the policy says no", inside(1000, -100), occupant(), keeps(fairshare.R4)}})
 }
 
-func TestR3R4LargeJobsThatHaveWaited(t *testing.T) {
+func TestR3LargeJobsThatHaveWaited(t *testing.T) {
 	large := func(account string, gpus int64, waited time.Duration) *fairshare.Request {
 		return request(func(q *fairshare.Request) { q.Account, q.GPUs, q.Waited = account, gpus, waited })
 	}
 	size := func(gpus int64) *fairshare.Occupant { return occupant(func(o *fairshare.Occupant) { o.GPUs = gpus }) }
 	c := fairshare.DefaultContract()
 	decide(t, c, []decisionCase{
-		{"within an account after an hour", large("ahead", 32, time.Hour), size(31), yields(fairshare.R4)},
-		{"not before", large("ahead", 32, time.Hour-1), size(31), keeps(fairshare.R4)},
-		{"not for fewer GPUs", large("ahead", 31, time.Hour), size(30), keeps(fairshare.R4)},
-		{"not of a job as large", large("ahead", 32, time.Hour), size(32), keeps(fairshare.R4)},
-		{"not of a protected one", large("ahead", 32, time.Hour), occupant(func(o *fairshare.Occupant) { o.ProtectedUntil = contractNow + 1 }), keeps(fairshare.R2)},
+		{"not within an account", large("ahead", 32, 99*time.Hour), size(31), keeps(fairshare.R4)},
+		{"not of a protected one", large("behind", 32, time.Hour), occupant(func(o *fairshare.Occupant) { o.ProtectedUntil = contractNow + 1 }), keeps(fairshare.R2)},
 		// 400/(200+x) against 200/400: without the margin x < 600
 		{"without the margin", large("behind", 599, time.Hour), size(4), yields(fairshare.R3)},
 		{"not beyond", large("behind", 600, time.Hour), size(4), keeps(fairshare.R3)},
-		{"with it before the hour", large("behind", 599, 0), size(4), keeps(fairshare.R3)},
+		{"with it before the hour", large("behind", 599, time.Hour-1), size(4), keeps(fairshare.R3)},
+		{"against a job that is a little smaller", large("behind", 599, time.Hour), size(598), yields(fairshare.R3)},
+		{"not against one as large", large("behind", 599, time.Hour), size(599), keeps(fairshare.R3)},
+	})
+	c.PatientGPUs = 599
+	decide(t, c, []decisionCase{
+		{"for as many GPUs as the policy says", large("behind", 599, time.Hour), size(4), yields(fairshare.R3)},
+		{"not for fewer", large("behind", 598, time.Hour), size(4), keeps(fairshare.R3)},
 	})
 	c.PatientGPUs = 0
-	decide(t, c, []decisionCase{{"unless the policy says no", large("ahead", 32, 99*time.Hour), size(4), keeps(fairshare.R4)}})
+	decide(t, c, []decisionCase{{"unless the policy says no", large("behind", 599, 99*time.Hour), size(4), keeps(fairshare.R3)}})
 }
 
 func TestR5UnallocatedRequestPreemptsNobody(t *testing.T) {
@@ -198,9 +202,12 @@ func TestR7Limits(t *testing.T) {
 	})
 }
 
-// Whoever has won an exchange isn't further behind, by then, than who lost it; nor
-// can a large job that has waited win back what it lost to one.
+// Whoever has won an exchange isn't further behind, by then, than who lost it, nor
+// of a lower declared priority within the account; and a large job that has waited
+// wins back nothing that it lost, nor loses what it has won by that.
 func TestNobodyTakesTurns(t *testing.T) {
+	qos, nice := rapid.Uint32Range(0, 1), rapid.Int64Range(0, 1)
+	gpus := rapid.SampledFrom([]int64{1, 2, 8, 31, 32, 33, 64, 512})
 	rapid.Check(t, func(t *rapid.T) {
 		b := drawTree(t)
 		in := fairshare.Input{Budget: b, Window: window, Charges: drawCharges(t, b)}
@@ -213,19 +220,28 @@ func TestNobodyTakesTurns(t *testing.T) {
 		c.EvictedPerGPU = 0
 		q := &fairshare.Request{
 			Account: rapid.SampledFrom(names).Draw(t, "winner"), Allocated: true,
-			GPUs:       rapid.Int64Range(1, 512).Draw(t, "gpus"),
+			GPUs:       gpus.Draw(t, "gpus"),
 			MinRuntime: time.Duration(rapid.IntRange(1, 480).Draw(t, "minutes")) * time.Minute,
 			Waited:     time.Duration(rapid.IntRange(0, 2).Draw(t, "waited")) * time.Hour,
+
+			QOSPriority: qos.Draw(t, "winner's QOS"), Nice: nice.Draw(t, "winner's nice"),
 		}
-		o := &fairshare.Occupant{Account: rapid.SampledFrom(names).Draw(t, "loser"), GPUs: rapid.Int64Range(1, 512).Draw(t, "held"), Allocated: true}
+		loser := rapid.SampledFrom(names).Draw(t, "loser")
+		if rapid.Bool().Draw(t, "of one account") {
+			loser = q.Account
+		}
+		o := &fairshare.Occupant{
+			Account: loser, GPUs: gpus.Draw(t, "held"), Allocated: true,
+			QOSPriority: qos.Draw(t, "loser's QOS"), Nice: nice.Draw(t, "loser's nice"),
+		}
 		now := window.Until
 		if !c.Decide(fairshare.Rank(in), now, q, o).Yields {
 			return
 		}
 		won := fairshare.Charge{Period: fairshare.Period{From: now - 1, Until: now}, Account: q.Account, Amount: fairshare.GPUMillis(q.GPUs * q.MinRuntime.Milliseconds())}
 		in.Charges = append(in.Charges, won)
-		back := &fairshare.Request{Account: o.Account, Allocated: true, GPUs: o.GPUs, MinRuntime: time.Minute, Waited: 2 * time.Hour}
-		winner := &fairshare.Occupant{Account: q.Account, GPUs: q.GPUs, Allocated: true}
+		back := &fairshare.Request{Account: o.Account, Allocated: true, GPUs: o.GPUs, MinRuntime: time.Minute, Waited: 2 * time.Hour, QOSPriority: o.QOSPriority, Nice: o.Nice}
+		winner := &fairshare.Occupant{Account: q.Account, GPUs: q.GPUs, Allocated: true, QOSPriority: q.QOSPriority, Nice: q.Nice}
 		require.False(t, c.Decide(fairshare.Rank(in), now, back, winner).Yields)
 	})
 }

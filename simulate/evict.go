@@ -263,7 +263,7 @@ func (s *sim) gather(c *candidates, rules *fairshare.Contract, l *lane, request 
 // priority pass.
 func (s *sim) mayYield(rules *fairshare.Contract, a, b int32, qos uint32, patient bool) bool {
 	if a == b {
-		return rules.WithinAccount && (qos > 0 || patient) // the lowest is higher than none
+		return rules.WithinAccount && qos > 0 // the lowest is higher than none
 	}
 	pair := int(a)*len(s.names) + int(b)
 	if patient {

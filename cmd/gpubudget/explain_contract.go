@@ -227,10 +227,10 @@ func (p *program) patienceLine(r *request) string {
 	}
 	size := fmt.Sprintf("a request for %d GPUs or more", r.rules.PatientGPUs)
 	if q.Waited >= r.rules.Patience {
-		return fmt.Sprintf("it waits since %s, which is long for %s: jobs smaller than it yield to it without that margin, and those of its own account do as well (R3, R4: patience)",
+		return fmt.Sprintf("it waits since %s, which is long for %s: jobs of other accounts that are smaller than it yield to it without that margin (R3: patience)",
 			p.formatTime(r.since), size)
 	}
-	return fmt.Sprintf("if it still waits at %s, which is long for %s, jobs smaller than it yield to it without that margin, and those of its own account do as well (R3, R4: patience)",
+	return fmt.Sprintf("if it still waits at %s, which is long for %s, jobs of other accounts that are smaller than it yield to it without that margin (R3: patience)",
 		p.formatTime(r.since.Add(r.rules.Patience)), size)
 }
 

@@ -132,7 +132,8 @@ func TestExplainSaysWhatTheContractDoes(t *testing.T) {
 		"11": {"protected for 00:30:00 (R2): its time limit; it asks for none, and would have 01:00:00 by the policy\n",
 			"2 running jobs on 6 GPUs would yield to it now: 1 unallocated (R1), 1 of accounts that are ahead of due (R3)\n"},
 		"12": {"protected for 08:00:00 (R2): it asks for 09:00:00, and that is the longest there is\n", "256.00 GPU-hours", "if it still waits at ", ", which is long for a request for 32 GPUs or more, "},
-		"13": {"protected for 01:30:00 (R2): it asks for 02:00:00, and that is its time limit\n", "it waits since ", "3 of due itself (R4)"},
+		"13": {"protected for 01:30:00 (R2): it asks for 02:00:00, and that is its time limit\n", "it waits since ",
+			"1 of accounts that are ahead of due (R3)\n", "jobs of other accounts that are smaller than it yield to it without that margin (R3: patience)\n"},
 		"14": {"it preempts nobody: it is unallocated (R5)"},
 	} {
 		out := s.must("explain", job)
