@@ -264,28 +264,38 @@ func TestOutranksIsAStrictOrderOfTwo(t *testing.T) {
 }
 
 // Random hours of jobs that come, go, evict and come back: whoever the rules evict
-// has had his protected window, nobody takes back at once what he lost, and
-// whenever GPUs go round in a circle, back to a job that had them, a protected
-// window has passed in between.
+// has had his protected window, nobody takes back what he lost by the winner's
+// having had his minimum runtime, and whenever GPUs go round in a circle, back
+// to a job that had them, a protected window has passed in between.
 func TestNoCycleWithoutAProtectedWindow(t *testing.T) {
-	circles := 0
+	var took, circles [2]int // without patience, with it
 	rapid.Check(t, func(t *rapid.T) {
 		accounts := rapid.IntRange(2, 5).Draw(t, "accounts")
-		b := budget(8)
+		b := budget(soakGPUs)
 		for i := range accounts {
 			b.Accounts = append(b.Accounts, account(fmt.Sprint("a", i), "root", float64(100/accounts), equal("u")))
 		}
 		s := &soak{t: t, budget: b, contract: fairshare.DefaultContract(), now: start}
 		s.contract.PatientGPUs = 0
-		for range rapid.IntRange(1, 80).Draw(t, "steps") {
+		patient := 0
+		if rapid.Bool().Draw(t, "patience") {
+			s.contract.PatientGPUs, patient = 4, 1
+		}
+		for range rapid.IntRange(40, 120).Draw(t, "steps") {
 			s.step()
 		}
-		circles += s.circles
+		took[patient] += s.took
+		circles[patient] += s.circles
 	})
-	t.Logf("%d circles", circles)
+	for patient := range took {
+		require.Positive(t, took[patient], "exchanges with PatientGPUs %d", 4*patient)
+		require.Positive(t, circles[patient], "circles with PatientGPUs %d", 4*patient)
+	}
 }
 
-// soak is a cluster of 8 GPUs, in which jobs of one GPU come, take what is
+const soakGPUs = 8
+
+// soak is a cluster of 8 GPUs, in which jobs of 1 to 4 GPUs come, take what is
 // free, and evict.
 type soak struct {
 	t        *rapid.T
@@ -293,20 +303,24 @@ type soak struct {
 	contract fairshare.Contract
 	now      fairshare.Instant
 	jobs     int
-	running  []soakJob
-	waiting  []soakJob // evicted
+	running  []*soakJob
+	waiting  []*soakJob // new or evicted
 	charges  []fairshare.Charge
+	took     int // exchanges
 	circles  int
 }
 
+// soakJob is a run of a job, or what is to be its next one.
 type soakJob struct {
 	id      int
 	account string
+	gpus    int64
 	min     time.Duration
 	qos     uint32
+	since   fairshare.Instant // it waits
 	started fairshare.Instant
 	ended   fairshare.Instant
-	took    *soakJob // the run that had to go for this one
+	took    []*soakJob // the runs that had to go for this one
 }
 
 func (j *soakJob) protectedUntil() fairshare.Instant {
@@ -315,82 +329,138 @@ func (j *soakJob) protectedUntil() fairshare.Instant {
 
 func (s *soak) step() {
 	s.now += fairshare.Instant(rapid.IntRange(1, 30).Draw(s.t, "minutes")) * hour / 60
+	s.leave()
 	job := s.next()
-	if len(s.running) < 8 {
-		s.running = append(s.running, job)
+	if !s.evictFor(job) {
+		s.waiting = append(s.waiting, job)
 		return
 	}
-	q := job.request()
-	r := s.rank()
-	for i := range s.running {
-		victim := s.running[i]
-		o := s.occupant(&victim)
-		if !s.contract.Decide(r, s.now, q, &o).Yields {
-			continue
+	job.started = s.now
+	s.running = append(s.running, job)
+	for _, victim := range job.took {
+		s.neverTakenBack(job, victim)
+	}
+}
+
+// leave ends a job now and then.
+func (s *soak) leave() {
+	if n := len(s.running); n > 0 && rapid.IntRange(0, 9).Draw(s.t, "ends") == 0 {
+		s.stop(s.running[rapid.IntRange(0, n-1).Draw(s.t, "who")])
+	}
+}
+
+// stop ends a run and charges it.
+func (s *soak) stop(job *soakJob) {
+	s.running = slices.DeleteFunc(s.running, func(j *soakJob) bool { return j == job })
+	job.ended = s.now
+	if job.min > 0 {
+		s.charges = append(s.charges, s.charge(job))
+	}
+}
+
+// evictFor makes room for a job, if the rules let it.
+func (s *soak) evictFor(job *soakJob) bool {
+	room, r, q := int64(soakGPUs), s.rank(), s.request(job)
+	var victims []*soakJob
+	for _, j := range s.running {
+		room -= j.gpus
+	}
+	for _, j := range s.running {
+		if room >= job.gpus {
+			break
 		}
-		require.True(s.t, victim.min == 0 || s.now >= victim.protectedUntil(), "evicted within its window")
-		victim.ended = s.now
-		job.took = &victim
-		s.circle(&job)
-		s.charges = append(s.charges, s.charge(&victim))
-		s.running[i] = job
-		s.waiting = append(s.waiting, victim)
-		after := s.rank()
-		winner := s.occupant(&job)
-		require.False(s.t, s.contract.Decide(after, s.now, victim.request(), &winner).Yields, "taken back at once")
-		return
+		if o := s.occupant(j); s.contract.Decide(r, s.now, q, &o).Yields {
+			require.True(s.t, j.min == 0 || s.now >= j.protectedUntil(), "evicted within its window")
+			victims = append(victims, j)
+			room += j.gpus
+		}
 	}
-	s.waiting = append(s.waiting, job)
+	if room < job.gpus {
+		return false
+	}
+	for _, victim := range victims {
+		s.stop(victim)
+		again := *victim
+		again.since, again.took = s.now, nil
+		s.waiting = append(s.waiting, &again)
+	}
+	job.took = victims
+	s.took += len(victims)
+	s.circle(job)
+	return true
+}
+
+// neverTakenBack asks for the victim at once, which R2 answers, and as if the
+// winner had had his minimum runtime, which it does not.
+func (s *soak) neverTakenBack(job, victim *soakJob) {
+	back, winner := s.request(victim), s.occupant(job)
+	back.Waited = 24 * time.Hour
+	require.False(s.t, s.contract.Decide(s.rank(), s.now, back, &winner).Yields, "taken back at once")
+	winner.ProtectedUntil = s.now
+	had := s.rank().Charged(job.account, fairshare.GPUMillis(job.gpus*job.min.Milliseconds()))
+	d := s.contract.Decide(had, s.now, back, &winner)
+	require.NotEqual(s.t, fairshare.R2, d.Rule)
+	require.False(s.t, d.Yields, "taken back when protection has ended")
 }
 
 // next is a job that wants to start: one that waits, or a new one.
-func (s *soak) next() soakJob {
+func (s *soak) next() *soakJob {
 	if n := len(s.waiting); n > 0 && rapid.Bool().Draw(s.t, "again") {
 		i := rapid.IntRange(0, n-1).Draw(s.t, "which")
 		job := s.waiting[i]
 		s.waiting = slices.Delete(s.waiting, i, i+1)
-		job.started, job.took = s.now, nil
 		return job
 	}
 	s.jobs++
-	return soakJob{
+	return &soakJob{
 		id: s.jobs, account: fmt.Sprint("a", rapid.IntRange(0, len(s.budget.Accounts)-1).Draw(s.t, "account")),
-		min: time.Duration(rapid.IntRange(0, 120).Draw(s.t, "min")) * time.Minute, started: s.now,
-		qos: uint32(rapid.IntRange(0, 2).Draw(s.t, "qos")),
+		gpus: rapid.Int64Range(1, 4).Draw(s.t, "gpus"),
+		min:  time.Duration(rapid.IntRange(0, 60).Draw(s.t, "min")) * time.Minute, since: s.now,
+		qos: uint32(rapid.IntRange(0, 1).Draw(s.t, "qos")),
 	}
 }
 
-// circle follows back from whom each had the GPU. If one of them was the same
-// job, that has come round.
+// circle follows back from whom each had the GPUs. If one of them was the same
+// job, that has come round, and since its earlier run ended each on the way has
+// had its window.
 func (s *soak) circle(job *soakJob) {
-	least := time.Duration(math.MaxInt64)
-	for run := job.took; run != nil; run = run.took {
-		if run.id == job.id {
-			s.circles++
-			require.GreaterOrEqual(s.t, time.Duration(s.now-run.ended)*time.Millisecond, least, "round in less than a window")
-			return
+	var back func(run *soakJob, least time.Duration)
+	back = func(run *soakJob, least time.Duration) {
+		for _, before := range run.took {
+			if before.id == job.id {
+				s.circles++
+				require.GreaterOrEqual(s.t, time.Duration(s.now-before.ended)*time.Millisecond, least, "round in less than a window")
+				continue
+			}
+			back(before, min(least, before.min))
 		}
-		least = min(least, run.min)
 	}
+	back(job, math.MaxInt64)
 }
 
-func (j *soakJob) request() *fairshare.Request {
-	return &fairshare.Request{Account: j.account, GPUs: 1, Allocated: j.min > 0, MinRuntime: j.min, QOSPriority: j.qos}
+func (s *soak) request(j *soakJob) *fairshare.Request {
+	return &fairshare.Request{
+		Account: j.account, GPUs: j.gpus, Allocated: j.min > 0, MinRuntime: j.min, QOSPriority: j.qos,
+		Waited: time.Duration(s.now-j.since) * time.Millisecond,
+	}
 }
 
 func (s *soak) occupant(j *soakJob) fairshare.Occupant {
-	return fairshare.Occupant{Account: j.account, GPUs: 1, Allocated: j.min > 0, ProtectedUntil: j.protectedUntil(), QOSPriority: j.qos}
+	return fairshare.Occupant{Account: j.account, GPUs: j.gpus, Allocated: j.min > 0, ProtectedUntil: j.protectedUntil(), QOSPriority: j.qos}
 }
 
 func (s *soak) charge(j *soakJob) fairshare.Charge {
-	return fairshare.Charge{Period: fairshare.Period{From: j.started, Until: s.now}, Account: j.account, User: "u", Amount: fairshare.GPUMillis(s.now - j.started)}
+	return fairshare.Charge{
+		Period: fairshare.Period{From: j.started, Until: s.now}, Account: j.account, User: "u",
+		Amount: fairshare.GPUMillis(j.gpus * int64(s.now-j.started)),
+	}
 }
 
 func (s *soak) rank() *fairshare.Ranking {
-	in := fairshare.Input{Budget: s.budget, Window: fairshare.Period{From: s.now - 48*hour, Until: s.now}, Charges: s.charges}
-	for i := range s.running {
-		if s.running[i].min > 0 {
-			in.Charges = append(in.Charges, s.charge(&s.running[i]))
+	in := fairshare.Input{Budget: s.budget, Window: fairshare.Period{From: s.now - 48*hour, Until: s.now}, Charges: slices.Clone(s.charges)}
+	for _, j := range s.running {
+		if j.min > 0 && j.started < s.now {
+			in.Charges = append(in.Charges, s.charge(j))
 		}
 	}
 	return fairshare.Rank(in)
