@@ -229,7 +229,7 @@ func (c *Cluster) check() error {
 }
 
 // Run runs a workload. It is an error if a job can never run on the cluster or
-// its account isn't in the budget: Workload.Fit finds those.
+// its account isn't in the budget: Workload.Misfits finds those.
 func Run(cfg Config) (*Result, error) {
 	if err := cfg.Cluster.check(); err != nil {
 		return nil, err

@@ -3,7 +3,6 @@
 package trace
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"math"
@@ -37,8 +36,7 @@ var swfNames = []string{"job number", "submit time", "wait time", "run time", "a
 // its groups for accounts; -1 means that a field isn't known.
 func (r *reader) swf(in io.Reader) error {
 	r.Notes = append(r.Notes, "processors are taken for GPUs, groups for accounts")
-	lines := bufio.NewScanner(in)
-	lines.Buffer(make([]byte, 1<<16), 1<<20)
+	lines := newLines(in)
 	start := int64(0)
 	line := 1
 	for ; lines.Scan(); line++ {
@@ -95,6 +93,8 @@ func (r *reader) swfRow(line int, s string) *row {
 			kind = "negative"
 		case f > mostSeconds*2:
 			kind = "too large"
+		case (i == swfAllocated || i == swfRequested) && f != math.Trunc(f):
+			kind = notWhole
 		}
 		if kind != "" {
 			x.fail(RowError{Column: at[i], Field: swfNames[i], Value: fields[i], Kind: kind, Want: fmt.Sprintf("expected a number from -1, which is unknown, to %d", int64(mostSeconds*2))})

@@ -29,65 +29,79 @@ type column struct {
 
 // table reads a table with a header, whose columns may come in any order.
 func (r *reader) table(in io.Reader, comma rune, columns []column) error {
-	c := csv.NewReader(in)
-	c.Comma, c.ReuseRecord, c.LazyQuotes, c.FieldsPerRecord = comma, true, comma == '|', -1
-	header, err := c.Read()
-	if err != nil {
-		return fmt.Errorf("read the header: %w", err)
-	}
-	order, err := arrange(header, columns, c.FieldPos)
-	if err != nil {
-		return err
-	}
-	for {
-		record, err := c.Read()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if wrong, ok := errors.AsType[*csv.ParseError](err); ok {
-			r.Problems = append(r.Problems, &RowError{Line: wrong.Line, Column: wrong.Column, Kind: "malformed row", Want: wrong.Err.Error()})
+	lines, line := newLines(in), 0
+	var order []column
+	var c cut
+	for lines.Scan() {
+		line++
+		text := lines.Text()
+		if text == "" {
 			continue
 		}
-		if err != nil {
-			return fmt.Errorf("read trace: %w", err)
-		}
-		line, _ := c.FieldPos(0)
-		x := row{line: line, minRuntime: simulate.Undeclared}
-		if len(record) < len(order) || len(record) > len(order)+1 || len(record) > len(order) && record[len(order)] != "" {
-			_, at := c.FieldPos(min(len(record)-1, len(order))) // the last there is, or the first too many
-			x.fail(RowError{Column: at, Kind: "truncated or overlong row", Want: fmt.Sprintf("it has %d fields, the header %d", len(record), len(order))})
-		}
-		for i := 0; i < len(order) && x.problem == nil; i++ {
-			if order[i].ignored {
-				continue
+		wrong, malformed := errors.AsType[*csv.ParseError](c.line(text, comma))
+		switch {
+		case order == nil && malformed:
+			return fmt.Errorf("line %d, column %d: the header: %w", line, wrong.Column, wrong.Err)
+		case order == nil:
+			var err error
+			if order, err = arrange(line, &c, columns); err != nil {
+				return err
 			}
-			_, x.column = c.FieldPos(i)
-			x.at[order[i].of] = int32(x.column)
-			if p := order[i].read(&x, strings.TrimSpace(record[i])); p != nil {
-				p.Column = x.column
-				p.Field, p.Value = order[i].name, strings.Clone(record[i])
-				x.fail(*p)
-			}
+		case malformed:
+			r.Problems = append(r.Problems, &RowError{Line: line, Column: wrong.Column, Kind: "malformed row", Want: wrong.Err.Error()})
+		default:
+			x := tableRow(line, &c, order)
+			x.text = text
+			r.add(x)
 		}
-		r.add(&x)
 	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("read trace: line %d: %w", line+1, err)
+	}
+	if order == nil {
+		return errors.New("read the header: there is none")
+	}
+	return nil
 }
 
-// arrange finds the columns of a header, whose fields are at places.
-func arrange(header []string, columns []column, place func(field int) (line, column int)) ([]column, error) {
+// tableRow reads the fields of a line that are in an order.
+func tableRow(line int, c *cut, order []column) *row {
+	x := &row{line: line, minRuntime: simulate.Undeclared}
+	n := len(c.fields)
+	if n < len(order) || n > len(order)+1 || n > len(order) && c.fields[len(order)] != "" {
+		at := c.at[min(n-1, len(order))] // the last there is, or the first too many
+		x.fail(RowError{Column: at, Kind: "truncated or overlong row", Want: fmt.Sprintf("it has %d fields, the header %d", n, len(order))})
+	}
+	for i := 0; i < len(order) && x.problem == nil; i++ {
+		if order[i].ignored {
+			continue
+		}
+		x.column = c.at[i]
+		x.at[order[i].of] = int32(x.column)
+		if p := order[i].read(x, strings.TrimSpace(c.fields[i])); p != nil {
+			p.Column = x.column
+			p.Field, p.Value = order[i].name, strings.Clone(c.fields[i])
+			x.fail(*p)
+		}
+	}
+	return x
+}
+
+// arrange finds the columns of a header.
+func arrange(line int, header *cut, columns []column) ([]column, error) {
 	names := make([]string, len(columns))
 	for i := range columns {
 		names[i] = columns[i].name
 	}
-	order := make([]column, 0, len(header))
+	order := make([]column, 0, len(header.fields))
 	found := make([]bool, len(columns))
-	for at, name := range header {
+	for at, name := range header.fields {
 		name = strings.TrimSpace(strings.TrimPrefix(name, "\ufeff"))
-		if name == "" && at == len(header)-1 {
+		if name == "" && at == len(header.fields)-1 {
 			break // sacct -p ends rows with a bar
 		}
 		i := slices.IndexFunc(columns, func(c column) bool { return strings.EqualFold(c.name, name) })
-		line, position := place(at)
+		position := header.at[at]
 		if i < 0 {
 			return nil, unknownColumn(line, position, name, names)
 		}
@@ -99,7 +113,7 @@ func arrange(header []string, columns []column, place func(field int) (line, col
 	}
 	for i := range columns {
 		if !found[i] && !columns[i].optional {
-			line, position := place(len(header) - 1)
+			position := header.at[len(header.at)-1]
 			return nil, fmt.Errorf("line %d, column %d: the column %s is missing: expected are %s", line, position, columns[i].name, strings.Join(names, ", "))
 		}
 	}
@@ -125,7 +139,7 @@ func text(to func(x *row) *string) func(*row, string) *RowError {
 }
 
 // number reads a number of a unit that is so many seconds, or of things if unit
-// is 1.
+// is 1; what is less than a second is left off.
 func number(unit float64, what string, to func(x *row) *int64) func(*row, string) *RowError {
 	return func(x *row, value string) *RowError {
 		n, err := strconv.ParseInt(value, 10, 64)
@@ -147,6 +161,22 @@ func number(unit float64, what string, to func(x *row) *int64) func(*row, string
 	}
 }
 
+// count reads a number of things that nobody can have a part of.
+func count(what string, to func(x *row) *int64) func(*row, string) *RowError {
+	read := number(1, what, to)
+	return func(x *row, value string) *RowError {
+		if p := read(x, value); p != nil {
+			return p
+		}
+		if f, err := strconv.ParseFloat(value, 64); err != nil || f != math.Trunc(f) {
+			return &RowError{Kind: notWhole, Want: "expected " + what}
+		}
+		return nil
+	}
+}
+
+const notWhole = "not a whole number"
+
 func dateTime(layouts []string, zone *time.Location, to func(x *row) *int64) func(*row, string) *RowError {
 	return func(x *row, value string) *RowError {
 		for _, layout := range layouts {
@@ -166,7 +196,7 @@ func phillyColumns(r *reader) []column {
 	return []column{
 		{name: "timestamp", read: dateTime([]string{"2006-01-02 15:04:05"}, r.options.Zone, func(x *row) *int64 { return &x.submit })},
 		{name: "duration", of: runCell, read: number(1, "seconds", func(x *row) *int64 { return &x.run })},
-		{name: "num_gpus", of: gpusCell, read: number(1, "a number of GPUs", func(x *row) *int64 { return &x.gpus })},
+		{name: "num_gpus", of: gpusCell, read: count("a whole number of GPUs", func(x *row) *int64 { return &x.gpus })},
 		{name: "cluster", of: accountCell, read: text(func(x *row) *string { return &x.account })},
 		{name: "user", optional: true, read: text(func(x *row) *string { return &x.user })},
 		ignored("gpu_time"),
@@ -180,7 +210,7 @@ func chronusColumns(r *reader) []column {
 	return []column{
 		{name: "job_id", of: jobCell, read: text(func(x *row) *string { return &x.id })},
 		{name: "user", of: accountCell, read: text(func(x *row) *string { return &x.account })},
-		{name: "num_gpu", of: gpusCell, read: number(1, "a number of GPUs", func(x *row) *int64 { return &x.gpus })},
+		{name: "num_gpu", of: gpusCell, read: count("a whole number of GPUs", func(x *row) *int64 { return &x.gpus })},
 		{name: "submit_time", read: number(60, "minutes", func(x *row) *int64 { return &x.submit })},
 		{name: "duration", of: runCell, read: number(60, "minutes", func(x *row) *int64 { return &x.run })},
 		ignored("iterations"), ignored("model_name"), ignored("interval"), ignored("expect_time_list"),

@@ -11,6 +11,7 @@ import (
 	"bufio"
 	"cmp"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -174,6 +175,9 @@ type reader struct {
 	byJob map[string][]int32 // jobs by row.job
 	held  []row              // runs after which the job may have been started again
 
+	lines map[uint64]bool // hashes of lines in which nothing tells jobs apart
+	twins int             // rows that say what another said before
+
 	late, firstLate int   // rows that come after one that was submitted later; the line of the first
 	latest          int64 // when the row before was submitted
 
@@ -191,13 +195,14 @@ func newReader(o Options, name string) *reader {
 	return &reader{
 		Trace: Trace{Workload: &simulate.Workload{Name: name}}, options: o,
 		rng: rand.New(rand.NewPCG(o.Seed, 0x7472_6163)), seen: make(map[string]int), dropped: make(map[string]int),
-		owners: make(map[simulate.Owner]int32), partitions: make(map[string]int16),
+		lines: make(map[uint64]bool), owners: make(map[simulate.Owner]int32), partitions: make(map[string]int16),
 	}
 }
 
 // row is one job as it is read.
 type row struct {
 	line          int
+	text          string // the line; "" if it isn't one
 	id            string
 	job           string // the id without that, where a job can come again with another submission
 	requeued      bool   // the run ended in a way after which Slurm starts a job again
@@ -242,8 +247,10 @@ const (
 	mostGPUs    = 1 << 20
 )
 
-// add takes a row in.
+// add takes a row in. Slurm writes the names of accounts in small letters, and so
+// they are in a budget.
 func (r *reader) add(x *row) {
+	x.account = strings.ToLower(x.account)
 	r.judge(x)
 	switch {
 	case x.problem != nil:
@@ -259,12 +266,28 @@ func (r *reader) add(x *row) {
 		}
 	}
 	r.latest = x.submit
+	r.noteTwin(x)
 	if x.requeued {
 		r.held = append(r.held, *x)
 		return
 	}
 	r.take(x)
 }
+
+// noteTwin counts a row that says what another said, where that may be two jobs that
+// are alike or one that is there twice: nobody can tell.
+func (r *reader) noteTwin(x *row) {
+	if x.id != "" || x.text == "" {
+		return
+	}
+	line := maphash.String(hashSeed, x.text)
+	if r.lines[line] {
+		r.twins++
+	}
+	r.lines[line] = true
+}
+
+var hashSeed = maphash.MakeSeed()
 
 // take makes a job of a row.
 func (r *reader) take(x *row) {
@@ -417,6 +440,9 @@ func (r *reader) finish() *Trace {
 		}
 		r.noteOrder()
 		r.Sort()
+	}
+	if r.twins > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("%d rows are identical to another before them; each is taken for a job of its own", r.twins))
 	}
 	if r.drewUsers {
 		r.Notes = append(r.Notes, fmt.Sprintf("users: drawn, %d in each account by Zipf's law with exponent 1.2 (seed %d)", r.options.Users, r.options.Seed))

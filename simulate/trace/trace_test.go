@@ -109,7 +109,11 @@ func TestBadRows(t *testing.T) {
 		{"negative", "2017-10-09 07:01:55,-66.0,1,66.0,vc", `line 2, column 21: duration is "-66.0": negative: expected seconds`},
 		{"not a number", "2017-10-09 07:01:55,1h,1,66.0,vc", `line 2, column 21: duration is "1h": not a number: expected seconds`},
 		{"NaN", "2017-10-09 07:01:55,NaN,1,66.0,vc", `line 2, column 21: duration is "NaN": not a number: expected seconds`},
-		{"huge", "2017-10-09 07:01:55,66.0,1e300,66.0,vc", `line 2, column 26: num_gpus is "1e300": too large: expected a number of GPUs`},
+		{"huge", "2017-10-09 07:01:55,66.0,1e300,66.0,vc", `line 2, column 26: num_gpus is "1e300": too large: expected a whole number of GPUs`},
+		{"a GPU and a half", "2017-10-09 07:01:55,66.0,1.5,66.0,vc", `line 2, column 26: num_gpus is "1.5": not a whole number: expected a whole number of GPUs`},
+		{"half a GPU", "2017-10-09 07:01:55,66.0,0.5,66.0,vc", `line 2, column 26: num_gpus is "0.5": not a whole number: expected a whole number of GPUs`},
+		{"a quote that isn't closed", `2017-10-09 07:01:55,"66.0,1,66.0,vc`, `line 2, column 21: malformed row: extraneous or missing " in quoted-field`},
+		{"a stray quote", `2017-10-09 07:01:55,66"0,1,66.0,vc`, `line 2, column 23: malformed row: bare " in non-quoted-field`},
 		{"large", "2017-10-09 07:01:55,66.0,9999999,66.0,vc", "line 2, column 26: impossible number of GPUs: 9999999 must be between 0 and 1048576"},
 		{"milliseconds", "2017-10-09 07:01:55,6000000000.0,1,66.0,vc", "line 2, column 21: impossible run time: 6000000000 s must be between 0 and a hundred years"},
 		{"nobody", "2017-10-09 07:01:55,66.0,1,66.0,", "line 2, column 33: no account: somebody must be charged"},
@@ -125,6 +129,14 @@ func TestBadRows(t *testing.T) {
 		got := read(t, "job_id,user,num_gpu,submit_time,duration\n0,vc1,1,10,3\n0,vc1,1,10,3\n")
 		require.EqualError(t, got.Problems[0], "line 3, column 1: the same job twice: job 0 is in line 2 already")
 	})
+	t.Run("part of a GPU in chronus", func(t *testing.T) {
+		got := read(t, "job_id,user,num_gpu,submit_time,duration\n0,vc1,2.0,10,3.5\n1,vc1,2.5,10,3\n")
+		require.Len(t, got.Jobs, 1)
+		require.Equal(t, int32(2), got.Jobs[0].GPUs)
+		require.Equal(t, int64(210), got.Jobs[0].Run)
+		require.Len(t, got.Problems, 1)
+		require.EqualError(t, got.Problems[0], `line 3, column 7: num_gpu is "2.5": not a whole number: expected a whole number of GPUs`)
+	})
 	t.Run("swf", func(t *testing.T) {
 		got := read(t, strings.Join([]string{
 			"1 5 0 60 2 -1 -1 4 120 -1 1 3 7 -1 -1 -1 -1 -1",
@@ -135,6 +147,8 @@ func TestBadRows(t *testing.T) {
 			"6 5 0 60 2 -1 -1 4 120 -1 1 3 7 -1 -1 -1 -1 -1 9",
 			"1 5 0 60 2 -1 -1 4 120 -1 1 3 7 -1 -1 -1 -1 -1",
 			"8 5 0 60 2 -1 -1 4000000 120 -1 1 3 7 -1 -1 -1 -1 -1",
+			"9 5 0 60 2 -1 -1 1.5 120 -1 1 3 7 -1 -1 -1 -1 -1",
+			"10 5 0 60 0.5 -1 -1 -1 120 -1 1 3 7 -1 -1 -1 -1 -1",
 		}, "\n")+"\n")
 		require.Len(t, got.Jobs, 1)
 		var problems []string
@@ -149,6 +163,8 @@ func TestBadRows(t *testing.T) {
 			"line 6, column 48: truncated or overlong row: it has 19 fields, the format 18",
 			"line 7, column 1: the same job twice: job 1 is in line 1 already",
 			"line 8, column 18: impossible number of GPUs: 4000000 must be between 0 and 1048576",
+			`line 9, column 18: requested processors is "1.5": not a whole number: expected a number from -1, which is unknown, to 6324480000`,
+			`line 10, column 11: allocated processors is "0.5": not a whole number: expected a number from -1, which is unknown, to 6324480000`,
 		}, problems)
 	})
 	t.Run("sacct", func(t *testing.T) {
@@ -175,6 +191,51 @@ func TestBadRows(t *testing.T) {
 		}, problems)
 	})
 	require.Equal(t, []Count{{"a", 2}, {"b", 1}}, Counts([]*RowError{{Kind: "b"}, {Kind: "a"}, {Kind: "a"}}))
+}
+
+// A row is a line: what a quote opens ends there, so that the rows after it are
+// read and the error names the right one.
+func TestAStrayQuoteSpoilsItsOwnRowOnly(t *testing.T) {
+	const good = "2017-10-09 07:01:55,66.0,1,vc\n"
+	for _, spoilt := range []string{`"2017-10-09 07:01:55,66.0,1,vc`, `2017-10-09 07:01:55,66.0,1,"vc`, `2017-10-09 07:01:55,66.0,1,v"c`} {
+		text := "timestamp,duration,num_gpus,cluster\n" + good + "\n" + spoilt + "\r\n" + strings.Repeat(good, 20) + `2017-10-09 07:01:55,"66.0","1","v,""c"` + "\n"
+		got := read(t, text)
+		require.Len(t, got.Problems, 1)
+		require.Equal(t, 4, got.Problems[0].Line)
+		require.Equal(t, strings.IndexByte(spoilt, '"')+1, got.Problems[0].Column)
+		require.Len(t, got.Jobs, 22)
+		require.Equal(t, `v,"c`, got.Owners[got.Jobs[21].Owner].Account)
+		require.Equal(t, int32(25), got.Jobs[21].Line)
+	}
+
+	got := read(t, strings.Join([]string{
+		"JobID|JobName|Account|User|Submit|ElapsedRaw|AllocTRES",
+		`1|"|vision|ann|2026-03-01T10:00:00|60|gres/gpu=1`,
+		`2|"a" b|vision|ann|2026-03-01T10:00:00|60|gres/gpu=1`,
+		`3|c|vision|ann|2026-03-01T10:00:00|60|gres/gpu=1`,
+	}, "\n")+"\n")
+	require.Empty(t, got.Problems)
+	require.Len(t, got.Jobs, 3)
+
+	_, err := Read(strings.NewReader("timestamp,\"duration,num_gpus,cluster\n"+good), "", Options{})
+	require.EqualError(t, err, `line 1, column 11: the header: extraneous or missing " in quoted-field`)
+}
+
+// Philly's rows have no number: a row that is there twice may be two jobs.
+func TestRowsThatAreIdenticalAreCounted(t *testing.T) {
+	const header, row, other = "timestamp,duration,num_gpus,cluster\n", "2017-10-09 07:01:55,66.0,1,vc\n", "2017-10-09 07:01:56,66.0,1,vc\n"
+	got := read(t, header+row+other+row+row)
+	require.Len(t, got.Jobs, 4)
+	require.Contains(t, got.Notes, "2 rows are identical to another before them; each is taken for a job of its own")
+	for _, note := range read(t, header+row+other).Notes {
+		require.NotContains(t, note, "identical")
+	}
+}
+
+// Slurm's accounts, and so those of a budget, are in small letters.
+func TestAccountsAreInSmallLetters(t *testing.T) {
+	got := read(t, "timestamp,duration,num_gpus,cluster,user\n2017-10-09 07:01:55,66.0,1,VC,Ann\n2017-10-09 07:01:56,66.0,1,vc,Ann\n")
+	require.Equal(t, []simulate.Owner{{Account: "vc", User: "Ann"}}, got.Owners)
 }
 
 func TestBadHeaders(t *testing.T) {
