@@ -188,6 +188,7 @@ func (p *program) simulate(c *cli.Context) error {
 	var drawn *page.Page
 	if c.IsSet(optReport) {
 		drawn = page.New(s.workload, &s.cluster, s.length())
+		drawn.Notes = s.notes()
 	}
 	results := make([]*simulate.Result, len(variants))
 	for i, v := range variants {

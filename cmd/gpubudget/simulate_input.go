@@ -71,7 +71,11 @@ func readCluster(c *cli.Context) (simulate.Cluster, error) {
 		if !ok || err1 != nil || err2 != nil || n < 1 || g < 1 || n > 1<<20 || g > 1024 {
 			return cluster, misuse(c, "--%s: %q is no number of nodes: write 64x8 for 64 nodes with 8 GPUs each, or h100=64x8", optNodes, part)
 		}
-		cluster.Partitions = append(cluster.Partitions, simulate.Partition{Name: strings.TrimSpace(name), Nodes: n, GPUsPerNode: g})
+		name = strings.TrimSpace(name)
+		if name != "" && slices.ContainsFunc(cluster.Partitions, func(p simulate.Partition) bool { return strings.EqualFold(p.Name, name) }) {
+			return cluster, misuse(c, "--%s: partition %q is there twice", optNodes, name)
+		}
+		cluster.Partitions = append(cluster.Partitions, simulate.Partition{Name: name, Nodes: n, GPUsPerNode: g})
 	}
 	for _, drain := range []bool{false, true} {
 		option := optOutage

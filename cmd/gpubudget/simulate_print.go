@@ -6,6 +6,7 @@ import (
 	"encoding/csv"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -25,16 +26,15 @@ func (p *program) printSimulation(c *cli.Context, s *scene, results []*simulate.
 			"load": s.workload.Load(s.cluster.GPUs()), "notes": s.workload.Notes, "skipped": s.skipped, "results": results,
 		})
 	case c.Bool(optCSV):
+		p.noteAside(s)
 		return p.simulationCSV(results)
-	}
-	if !c.Bool(optNoHeader) {
+	case c.Bool(optNoHeader):
+		p.noteAside(s)
+	default:
 		fmt.Fprintf(p.stdout, "%s: %d jobs, load %.2f of %d GPUs on %d nodes; %s simulated\n",
 			s.workload.Name, len(s.workload.Jobs), s.workload.Load(s.cluster.GPUs()), s.cluster.GPUs(), s.cluster.Nodes(), span(results[0].Seconds))
-		for _, note := range s.workload.Notes {
+		for _, note := range s.notes() {
 			fmt.Fprintf(p.stdout, "  %s\n", note)
-		}
-		for _, n := range s.skipped {
-			fmt.Fprintf(p.stdout, "  skipped: %d with %s\n", n.Rows, n.Kind)
 		}
 		fmt.Fprintln(p.stdout)
 	}
@@ -48,6 +48,23 @@ func (p *program) printSimulation(c *cli.Context, s *scene, results []*simulate.
 		}
 	}
 	return nil
+}
+
+// notes say what was made up and what was left out.
+func (s *scene) notes() []string {
+	notes := slices.Clone(s.workload.Notes)
+	for _, n := range s.skipped {
+		notes = append(notes, fmt.Sprintf("skipped: %d with %s", n.Rows, n.Kind))
+	}
+	return notes
+}
+
+// noteAside prints the notes where they are in nobody's way who reads the output
+// with a program.
+func (p *program) noteAside(s *scene) {
+	for _, note := range s.notes() {
+		fmt.Fprintf(p.stderr, "gpubudget: note: %s\n", note)
+	}
 }
 
 func (p *program) style(c *cli.Context) output.Style {

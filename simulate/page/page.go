@@ -16,6 +16,8 @@ import (
 // Page collects what is to be drawn. It is made before the runs, since it draws
 // from each stint of a job as it ends.
 type Page struct {
+	Notes []string // below the title: what was made up and what was left out
+
 	workload *simulate.Workload
 	cluster  *simulate.Cluster
 	span     int64
@@ -174,7 +176,7 @@ func (p *Page) Write(w io.Writer) error {
 		Title: "gpubudget simulate: " + p.workload.Name,
 		Subtitle: fmt.Sprintf("%d jobs on %d GPUs of %d nodes for %.1f days, from %s", len(p.workload.Jobs), p.cluster.GPUs(), p.cluster.Nodes(),
 			float64(p.span)/86_400, p.workload.Begin.Format("2006-01-02")),
-		Notes: p.workload.Notes,
+		Notes: p.Notes,
 	}
 	for i, name := range p.names {
 		v.Legend = append(v.Legend, legend{name, template.CSS(css(i))}) //nolint:gosec // a colour made of numbers

@@ -23,9 +23,9 @@ func drawn(t *testing.T, nodes int) string {
 	g.GPUs, g.Days, g.Accounts, g.Users, g.LargestJob = nodes*8, 2, 3, 2, 8
 	w, b, err := g.Generate()
 	require.NoError(t, err)
-	w.Notes = []string{`a note with <b> & "quotes"`}
 	cluster := simulate.Cluster{Partitions: []simulate.Partition{{Nodes: nodes, GPUsPerNode: 8}}}
 	p := page.New(w, &cluster, w.Span()+1)
+	p.Notes = []string{`a note with <b> & "quotes"`}
 	for _, name := range []string{"contract", "fifo"} {
 		policy, err := simulate.DefaultPolicy(name)
 		require.NoError(t, err)
