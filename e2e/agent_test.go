@@ -225,7 +225,10 @@ func TestUsageComesFromTheMeters(t *testing.T) {
 		return mine.Metered != nil && *mine.Metered > 80
 	})
 	require.NotNil(t, mine.Utilisation)
-	require.InDelta(t, 0.6, *mine.Utilisation, 0.35, "90%, but for the looks at its beginning and end")
+	// 90%, but that what is seen between two looks, a second apart, is spread evenly
+	// over it: where the run begins and ends, some of it is taken for the time without.
+	require.GreaterOrEqual(t, *mine.Utilisation, 0.5)
+	require.LessOrEqual(t, *mine.Utilisation, 0.9)
 	out, err := s.Exec(s.ctx, "root", "gpubudget", "usage", "check", "--json")
 	var audit struct {
 		Nodes []struct {
