@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -125,6 +126,8 @@ func TestPreemption(t *testing.T) {
 	t.Run("a newcomer starts as the first protected window ends", func(t *testing.T) { s.on(t).newcomer() })
 	t.Run("unallocated jobs vanish for funded work", func(t *testing.T) { s.on(t).filler() })
 	t.Run("debug jobs start at once", func(t *testing.T) { s.on(t).debug() })
+	t.Run("a higher declared priority of the same account", func(t *testing.T) { s.on(t).declared() })
+	t.Run("of a mix the unallocated job makes way", func(t *testing.T) { s.on(t).mixed() })
 	t.Run("a task of an array makes way", func(t *testing.T) { s.on(t).array() })
 	t.Run("het jobs make way as a whole", func(t *testing.T) { s.on(t).het() })
 	t.Run("jobs of several nodes", func(t *testing.T) { s.on(t).nodes() })
@@ -194,19 +197,73 @@ func (s *scenario) stays(id uint32, state string, d time.Duration) {
 }
 
 // debug: small jobs with short windows, one after the other, on a cluster full of
-// jobs that had their windows.
+// jobs that had their windows. The median is two scheduling cycles (bf_interval=1) and
+// the time that an evicted job has to end (KillWait=2), with a second for Slurm's
+// commands; the worst of them shares the machine with what else is on it.
 func (s *scenario) debug() {
-	s.fill(bob, "over", 600, minRuntime(time.Second))
+	const most = (2*1 + 2 + 1) * time.Second
+	const debugs = 10
+	jobs := s.fill(bob, "over", 600, minRuntime(time.Second))
+	for range debugs { // those that take over what a debug job leaves
+		jobs = append(jobs, s.submit(bob, "over", 600, "--gpus=1", minRuntime(time.Second)))
+	}
 	time.Sleep(3 * time.Second)
 	var waits []time.Duration
-	for range 3 {
+	for range debugs {
+		s.wait("no GPU to be free", func() bool {
+			return len(s.rows("squeue", "--noheader", "--states=RUNNING", "--account=over", "--format=%A")) == 8
+		})
 		began := time.Now()
 		id := s.submit(ann, "due", 600, "--gpus=1", "--time=10", minRuntime(20*time.Second))
 		s.waitRuns(id)
 		waits = append(waits, time.Since(began).Round(100*time.Millisecond))
-		require.Less(s.t, waits[len(waits)-1], slack)
+		s.exec("root", "scancel", number0(id))
 	}
+	evicted := 0
+	for _, id := range jobs {
+		evicted += int(number(s.t, s.show(id, "Restarts")))
+	}
+	require.Equal(s.t, debugs, evicted, "each had one job evicted")
+	slices.Sort(waits)
+	median := waits[len(waits)/2]
 	s.t.Logf("debug jobs ran after %v", waits)
+	require.LessOrEqual(s.t, median, most)
+	require.Less(s.t, waits[len(waits)-1], slack)
+}
+
+// declared: within an account a job makes way for a lower nice or a higher QOS, not
+// for its equal (R4).
+func (s *scenario) declared() {
+	jobs := s.fill(bob, "over", 600, minRuntime(2*time.Second), "--nice=100")
+	time.Sleep(3 * time.Second)
+	equal := s.submit(bob, "over", 600, "--gpus=1", "--nice=100", minRuntime(window))
+	s.stays(equal, "PD", 4*time.Second)
+	require.Empty(s.t, s.restarted(jobs...))
+	s.waitRuns(s.submit(bob, "over", 600, "--gpus=1", "--nice=50", minRuntime(window)))
+	require.Len(s.t, s.restarted(jobs...), 1)
+	s.waitRuns(s.submit(bob, "over", 600, "--gpus=1", "--nice=200", "--qos=high", minRuntime(window)))
+	require.Len(s.t, s.restarted(jobs...), 2)
+	require.Equal(s.t, "PD", s.state(equal))
+}
+
+// mixed: of jobs that all would make way the unallocated one does (R6).
+func (s *scenario) mixed() {
+	free := s.submit(cem, "none", 600, "--gpus=1", "--min-runtime=0")
+	s.waitState(free, "R")
+	var jobs []uint32
+	for range 7 {
+		jobs = append(jobs, s.submit(bob, "over", 600, "--gpus=1", minRuntime(time.Second)))
+	}
+	for _, id := range jobs {
+		s.waitState(id, "R")
+	}
+	time.Sleep(3 * time.Second)
+	s.waitRuns(s.submit(ann, "due", 600, "--gpus=1", minRuntime(5*time.Second)))
+	require.Equal(s.t, "1", s.show(free, "Restarts"))
+	require.Empty(s.t, s.restarted(jobs...))
+	// They would have, had it not been there.
+	s.waitRuns(s.submit(ann, "due", 600, "--gpus=1", minRuntime(5*time.Second)))
+	require.Len(s.t, s.restarted(jobs...), 1)
 }
 
 func (s *scenario) array() {
