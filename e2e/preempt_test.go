@@ -427,6 +427,7 @@ func TestPreemptionWhereItCannotWork(t *testing.T) {
 		s.waitRuns(s.submit(ann, "due", 600, "--gpus=1", minRuntime(window)))
 		require.Len(t, s.restarted(free...), 1)
 	})
+	t.Run("PreemptMode of a cluster that runs", func(t *testing.T) { s.on(t).modes() })
 	t.Run("another priority plugin", func(t *testing.T) {
 		s := s.on(t)
 		from := s.logLength()
@@ -443,4 +444,46 @@ func TestPreemptionWhereItCannotWork(t *testing.T) {
 		require.ErrorContains(t, err, "slurmctld ended while starting")
 		s.says(from, library+" cannot be read (No such file or directory): install libgpubudget.so beside preempt_gpubudget.so")
 	})
+}
+
+// modes: what slurm.conf or a partition says anew counts at once, and OFF is told of
+// though Slurm doesn't load the plugin again. With CANCEL nobody is requeued.
+func (s *scenario) modes() {
+	reread := func(mode string) {
+		s.t.Helper()
+		s.slurmConf("PreemptMode=" + mode)
+		s.exec("root", "scontrol", "reconfigure")
+	}
+	free := s.fill(cem, "none", 600, "--min-runtime=0", "--requeue")
+	restore := s.slurmConf()
+	defer func() {
+		restore()
+		s.exec("root", "scontrol", "reconfigure")
+	}()
+	from := s.logLength()
+	reread("OFF")
+	first := s.submit(ann, "due", 600, "--gpus=1", minRuntime(window))
+	s.says(from, "error: gpubudget: PreemptType=preempt/gpubudget with PreemptMode=OFF: nobody is ever preempted")
+	s.stays(first, "PD", 3*time.Second)
+	require.Len(s.t, s.logLines(from, "with PreemptMode=OFF"), 1, "once")
+	reread("CANCEL")
+	s.waitRuns(first)
+	ended := func() (ids []uint32) {
+		for _, id := range free {
+			if s.show(id, "JobState") == "PREEMPTED" {
+				ids = append(ids, id)
+			}
+		}
+		return ids
+	}
+	require.Len(s.t, ended(), 1)
+	require.Empty(s.t, s.restarted(free...))
+
+	s.exec("root", "scontrol", "update", "PartitionName=gpu", "PreemptMode=OFF")
+	second := s.submit(ann, "due", 600, "--gpus=1", minRuntime(window))
+	s.stays(second, "PD", 3*time.Second)
+	s.exec("root", "scontrol", "update", "PartitionName=gpu", "PreemptMode=REQUEUE")
+	s.waitRuns(second)
+	require.Len(s.t, ended(), 1)
+	require.Len(s.t, s.restarted(free...), 1, "the partition's counts")
 }

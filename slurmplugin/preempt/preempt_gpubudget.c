@@ -56,19 +56,28 @@ static uint32_t grace_time(const job_record_t *job)
 	return job->part_ptr ? job->part_ptr->grace_time : 0;
 }
 
-static bool enabled(void)
-{
-	return plain_mode(slurm_conf.preempt_mode) != PREEMPT_MODE_OFF;
-}
+/* What the log last told of; none yet: NO_VAL16. */
+static uint16_t mode_told = NO_VAL16;
 
-static void warn_of_mode(void)
+/* slurm.conf can be read again, and Slurm loads the plugin anew only if
+ * PreemptType has changed: so the mode is looked at each time. */
+static void warn_of_mode(uint16_t mode)
 {
-	uint16_t mode = plain_mode(slurm_conf.preempt_mode);
-
+	if (__atomic_load_n(&mode_told, __ATOMIC_RELAXED) == mode ||
+	    __atomic_exchange_n(&mode_told, mode, __ATOMIC_RELAXED) == mode)
+		return;
 	if (mode == PREEMPT_MODE_OFF)
 		error("gpubudget: PreemptType=preempt/gpubudget with PreemptMode=OFF: nobody is ever preempted, not even unallocated jobs; set PreemptMode=REQUEUE (or CANCEL)");
 	else if (mode == PREEMPT_MODE_SUSPEND)
 		error("gpubudget: PreemptType=preempt/gpubudget with PreemptMode=SUSPEND: suspended jobs keep their GPUs, so jobs are requeued instead; set PreemptMode=REQUEUE");
+}
+
+static bool enabled(void)
+{
+	uint16_t mode = plain_mode(slurm_conf.preempt_mode);
+
+	warn_of_mode(mode);
+	return mode != PREEMPT_MODE_OFF;
 }
 
 static bool priority_is_ours(void)
@@ -85,7 +94,8 @@ EXPORT int init(void)
 {
 	if (!priority_is_ours() || !library_installed())
 		return SLURM_ERROR;
-	warn_of_mode();
+	__atomic_store_n(&mode_told, NO_VAL16, __ATOMIC_RELAXED);
+	warn_of_mode(plain_mode(slurm_conf.preempt_mode));
 	verbose("gpubudget: preempt/gpubudget loaded for Slurm %s", SLURM_VERSION_STRING);
 	return SLURM_SUCCESS;
 }
