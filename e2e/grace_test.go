@@ -47,14 +47,21 @@ trap 'note TERM' TERM; trap 'note USR1' USR1; trap 'note CONT' CONT
 note run; while :; do sleep 0.2; done
 `
 
+// writable is an empty file that any user of the cluster can write.
+func writable(t *testing.T, name string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.WriteFile(file, nil, 0o666))
+	for dir := filepath.Dir(file); dir != os.TempDir(); dir = filepath.Dir(dir) {
+		require.NoError(t, os.Chmod(dir, 0o755)) // others get there
+	}
+	require.NoError(t, os.Chmod(file, 0o666)) // whatever the umask
+	return file
+}
+
 func (s *scenario) listen(name, node string, step bool, args ...string) listener {
 	s.t.Helper()
-	l := listener{s: s, file: filepath.Join(s.t.TempDir(), name), step: step}
-	require.NoError(s.t, os.WriteFile(l.file, nil, 0o666)) // the job's user writes it
-	for dir := filepath.Dir(l.file); dir != os.TempDir(); dir = filepath.Dir(dir) {
-		require.NoError(s.t, os.Chmod(dir, 0o755)) // and gets there
-	}
-	require.NoError(s.t, os.Chmod(l.file, 0o666)) // whatever the umask
+	l := listener{s: s, file: writable(s.t, name), step: step}
 	script := l.file + ".sh"
 	require.NoError(s.t, os.WriteFile(script, []byte(strings.ReplaceAll(listening, "FILE", l.file)), 0o644)) // as above
 	args = append([]string{"--account=none", "--min-runtime=0", "--qos=gentle", "--gpus=4", "--nodes=1", "--nodelist=" + node, "--ntasks=1", "--requeue", "--time=10"}, args...)

@@ -122,7 +122,8 @@ func minRuntime(d time.Duration) string {
 }
 
 func TestPreemption(t *testing.T) {
-	s := contractCluster(t, nil)
+	sent := writable(t, "mail")
+	s := contractCluster(t, func(o *testcluster.Options) { o.SlurmConf = append(o.SlurmConf, "MailProg="+mailProg(t, sent)) })
 	t.Run("a newcomer starts as the first protected window ends", func(t *testing.T) { s.on(t).newcomer() })
 	t.Run("unallocated jobs vanish for funded work", func(t *testing.T) { s.on(t).filler() })
 	t.Run("debug jobs start at once", func(t *testing.T) { s.on(t).debug() })
@@ -134,6 +135,7 @@ func TestPreemption(t *testing.T) {
 	t.Run("suspended jobs", func(t *testing.T) { s.on(t).suspended() })
 	t.Run("reservations", func(t *testing.T) { s.on(t).reservation() })
 	t.Run("who can't be requeued is cancelled", func(t *testing.T) { s.on(t).cancelled() })
+	t.Run("who asked for a mail gets one", func(t *testing.T) { s.on(t).mailed(sent) })
 	t.Run("a day's limit holds after a restart", func(t *testing.T) { s.on(t).limited() })
 }
 
@@ -341,6 +343,51 @@ func (s *scenario) cancelled() {
 		}
 	}
 	require.Equal(s.t, 1, gone)
+}
+
+// mailProg is a MailProg of Slurm that notes what it is told in a file.
+func mailProg(t *testing.T, file string) string {
+	t.Helper()
+	script := file + ".sh"
+	require.NoError(t, os.WriteFile(script, []byte("#!/bin/sh\necho \"$*\" >>"+file+"\n"), 0o755))
+	require.NoError(t, os.Chmod(script, 0o755)) // whatever the umask
+	return script
+}
+
+// mailed: of a preempted job its owner gets a mail by --mail-type=REQUEUE if it is
+// requeued, and by FAIL if it is cancelled; not by another type.
+func (s *scenario) mailed(file string) {
+	var types []string
+	jobs := make(map[string]uint32)
+	for _, requeue := range []string{"--requeue", "--no-requeue"} {
+		for _, kind := range []string{"END", "FAIL", "REQUEUE"} {
+			name := kind + requeue
+			types = append(types, name)
+			jobs[name] = s.submit(cem, "none", 600, "--gpus=1", "--min-runtime=0", requeue, "--mail-type="+kind, "--mail-user="+cem, "--job-name="+name)
+		}
+	}
+	for _, id := range jobs {
+		s.waitState(id, "R")
+	}
+	s.waitRuns(s.submit(ann, "due", 600, "--gpus-per-node=4", "--nodes=2", minRuntime(window)))
+	told := func(name string) bool {
+		text, err := os.ReadFile(file)
+		require.NoError(s.t, err)
+		return slices.ContainsFunc(strings.Split(string(text), "\n"), func(line string) bool {
+			return strings.Contains(line, "Job_id="+number0(jobs[name])+" ") && strings.HasSuffix(line, " "+cem)
+		})
+	}
+	due := []string{"REQUEUE--requeue", "FAIL--no-requeue"}
+	for _, name := range due {
+		s.wait("the mail of "+name, func() bool { return told(name) })
+	}
+	time.Sleep(2 * time.Second) // for more
+	for _, name := range types {
+		require.Equal(s.t, slices.Contains(due, name), told(name), name)
+	}
+	text, err := os.ReadFile(file)
+	require.NoError(s.t, err)
+	s.t.Logf("mails:\n%s", text)
 }
 
 // limited: once a day is enough (R7), and a slurmctld that was restarted knows of it.
