@@ -130,6 +130,7 @@ func measured(held, seq int64) *tally.Bucket {
 	b := aBucket(thisHour()-3600_000, held)
 	b.Seq, b.Shared, b.BusyKnown, b.MemoryKnown, b.EnergyKnown, b.ProcessKnown = seq, held, held, held, held, held
 	b.Busy, b.Process, b.Memory, b.Energy, b.MemoryMax = new(held), new(held), new(100*held), new(300*held), new(int64(100))
+	b.SharedBusy, b.SharedBusyKnown = new(held/4), (held+1)/2
 	b.Samples = held / 10_000
 	return b
 }
@@ -151,6 +152,8 @@ func TestWhatWasToldOnlyGrows(t *testing.T) {
 		"busy":              func(_ *Report, b *tally.Bucket) { *b.Busy-- },
 		"busy at the end":   func(_ *Report, b *tally.Bucket) { *b.Busy, b.Ended = *b.Busy-1, true },
 		"busy known":        func(_ *Report, b *tally.Bucket) { b.Busy, b.BusyKnown = nil, 0 },
+		"shared busy":       func(_ *Report, b *tally.Bucket) { *b.SharedBusy-- },
+		"shared busy known": func(_ *Report, b *tally.Bucket) { b.SharedBusyKnown-- },
 		"memory":            func(_ *Report, b *tally.Bucket) { *b.Memory-- },
 		"memory known":      func(_ *Report, b *tally.Bucket) { b.Memory, b.MemoryMax, b.MemoryKnown = nil, nil, 0 },
 		"most memory":       func(_ *Report, b *tally.Bucket) { *b.MemoryMax-- },
@@ -255,6 +258,7 @@ func TestEveryColumnIsKept(t *testing.T) {
 	b.Shared, b.Part, b.MPSPercent = 30_000, 45_000, &percent
 	b.Busy, b.BusyKnown, b.Memory, b.MemoryKnown, b.MemoryMax = n(0), 50_000, n(81920*60_000), 60_000, n(81920)
 	b.Energy, b.EnergyKnown, b.Process, b.ProcessKnown, b.Samples = n(700*60_000), 60_000, n(10_000), 20_000, 6
+	b.SharedBusy, b.SharedBusyKnown = n(7), 10_000
 	b.LastBusy, b.IdleSince = at(hour-7), at(hour+55_001)
 	r := aReport(b)
 	minor, index := 3, 0
@@ -265,7 +269,7 @@ func TestEveryColumnIsKept(t *testing.T) {
 		FROM gpubudget.gpu_bucket b`)
 	require.JSONEq(t, `{"gpu":"GPU-1","job_id":4294967295,"restart":3,"incarnation":"`+anIncarnation+`","seq":1,"node":"n1","source":"prolog",
 		"user_name":"ann","account":"vision","held_ms":60000,"ended":true,"shared_ms":30000,"part_ms":45000,"mps_percent":50,
-		"busy_ms":0,"busy_known_ms":50000,"memory_mib_ms":4915200000,"memory_known_ms":60000,"memory_max_mib":81920,
+		"busy_ms":0,"busy_known_ms":50000,"shared_busy_ms":7,"shared_busy_known_ms":10000,"memory_mib_ms":4915200000,"memory_known_ms":60000,"memory_max_mib":81920,
 		"energy_mj":42000000,"energy_known_ms":60000,"process_ms":10000,"process_known_ms":20000,"samples":6}`, kept[0])
 	kept = rows(t, dsn, `SELECT format('%s %s %s %s %s', gpubudget.unix_ms(starts_at), gpubudget.unix_ms(held_from), gpubudget.unix_ms(last_busy_at),
 		gpubudget.unix_ms(idle_since), gpubudget.unix_ms(job_started_at)) FROM gpubudget.gpu_bucket`)
@@ -284,18 +288,19 @@ func TestUnknownIsNull(t *testing.T) {
 	b := aBucket(thisHour()-3600_000, 1000)
 	require.NoError(t, Send(t.Context(), pool, aReport(b)))
 	require.Equal(t, []string{"1"}, rows(t, dsn, `SELECT count(*)::text FROM gpubudget.gpu_bucket
-		WHERE num_nonnulls(busy_ms, memory_mib_ms, memory_max_mib, energy_mj, process_ms, last_busy_at, idle_since, mps_percent, job_started_at) = 0`))
+		WHERE num_nonnulls(busy_ms, shared_busy_ms, memory_mib_ms, memory_max_mib, energy_mj, process_ms, last_busy_at, idle_since, mps_percent, job_started_at) = 0`))
 	n := func(v int64) *int64 { return &v }
 	for name, spoil := range map[string]func(*tally.Bucket){
-		"gpu_bucket_busy_valid":    func(b *tally.Bucket) { b.Busy = n(0) },
-		"gpu_bucket_memory_valid":  func(b *tally.Bucket) { b.MemoryKnown = 5 },
-		"gpu_bucket_energy_valid":  func(b *tally.Bucket) { b.Energy, b.EnergyKnown = n(-1), 5 },
-		"gpu_bucket_process_valid": func(b *tally.Bucket) { b.Process, b.ProcessKnown = n(6), 5 },
-		"gpu_bucket_parts_valid":   func(b *tally.Bucket) { b.Part = 1001 },
-		"gpu_bucket_held_within":   func(b *tally.Bucket) { b.Until = b.Ends + 1 },
-		"gpu_bucket_within":        func(b *tally.Bucket) { b.Ends = b.Starts + 86_400_001 },
-		"gpu_bucket_job_valid":     func(b *tally.Bucket) { b.JobID = 0 },
-		"gpu_bucket_source_valid":  func(b *tally.Bucket) { b.Source = "hearsay" },
+		"gpu_bucket_busy_valid":        func(b *tally.Bucket) { b.Busy = n(0) },
+		"gpu_bucket_shared_busy_valid": func(b *tally.Bucket) { b.Shared, b.SharedBusy, b.SharedBusyKnown = 4, n(0), 5 },
+		"gpu_bucket_memory_valid":      func(b *tally.Bucket) { b.MemoryKnown = 5 },
+		"gpu_bucket_energy_valid":      func(b *tally.Bucket) { b.Energy, b.EnergyKnown = n(-1), 5 },
+		"gpu_bucket_process_valid":     func(b *tally.Bucket) { b.Process, b.ProcessKnown = n(6), 5 },
+		"gpu_bucket_parts_valid":       func(b *tally.Bucket) { b.Part = 1001 },
+		"gpu_bucket_held_within":       func(b *tally.Bucket) { b.Until = b.Ends + 1 },
+		"gpu_bucket_within":            func(b *tally.Bucket) { b.Ends = b.Starts + 86_400_001 },
+		"gpu_bucket_job_valid":         func(b *tally.Bucket) { b.JobID = 0 },
+		"gpu_bucket_source_valid":      func(b *tally.Bucket) { b.Source = "hearsay" },
 	} {
 		b := aBucket(thisHour()-3600_000, 1000)
 		b.Seq = 2
@@ -393,7 +398,7 @@ func TestAgentsOfOtherReleases(t *testing.T) {
 		func(report, sign, bucket map[string]any) { // an earlier one
 			delete(report, "gpus")
 			delete(sign, "sampled_ms")
-			for _, name := range []string{"mps_percent", "shared_ms", "energy_mj", "energy_known_ms", "process_ms", "process_known_ms", "last_busy_ms", "idle_since_ms"} {
+			for _, name := range []string{"mps_percent", "shared_ms", "energy_mj", "energy_known_ms", "process_ms", "process_known_ms", "shared_busy_ms", "shared_busy_known_ms", "last_busy_ms", "idle_since_ms"} {
 				delete(bucket, name)
 			}
 		},

@@ -107,8 +107,9 @@ func (m metered) sharers(conn *pgx.Conn) []sharer {
 	return all
 }
 
-// answersFor is for how much of a stretch a job answers for the GPU's work, beside others.
-func (s sharer) answersFor(all []sharer) *big.Rat {
+// answersFor is for how long of a stretch a job was on the GPU alone, and for how much
+// of the work in the rest it answers, beside others.
+func (s sharer) answersFor(all []sharer) (alone int64, ofShared *big.Rat) {
 	all = slices.DeleteFunc(slices.Clone(all), func(o sharer) bool {
 		return o.GPU != s.GPU || o.Job == s.Job || o.Until <= s.From || o.From >= s.Until
 	})
@@ -117,7 +118,7 @@ func (s sharer) answersFor(all []sharer) *big.Rat {
 		edges = append(edges, max(s.From, o.From), min(s.Until, o.Until))
 	}
 	slices.Sort(edges)
-	sum := new(big.Rat)
+	sum, length := new(big.Rat), s.Until-s.From
 	for i := range len(edges) - 1 {
 		parts := s.Part
 		for _, o := range all {
@@ -125,9 +126,28 @@ func (s sharer) answersFor(all []sharer) *big.Rat {
 				parts += o.Part
 			}
 		}
+		if parts == s.Part {
+			alone += edges[i+1] - edges[i]
+			continue
+		}
 		sum.Add(sum, big.NewRat((edges[i+1]-edges[i])*s.Part, parts))
 	}
-	return sum
+	if alone == length {
+		return alone, big.NewRat(1, 1)
+	}
+	return alone, sum.Quo(sum, big.NewRat(length-alone, 1))
+}
+
+// ofAlone is for how much a job answers of what a meter counted as its alone: less, where
+// others were there for longer than it counted.
+func ofAlone(alone int64, ofShared, counted *big.Rat) *big.Rat {
+	was := big.NewRat(alone, 1)
+	if was.Cmp(counted) >= 0 {
+		return big.NewRat(1, 1)
+	}
+	truly := was.Quo(was, counted)
+	rest := new(big.Rat).Sub(big.NewRat(1, 1), truly)
+	return truly.Add(truly, rest.Mul(rest, ofShared))
 }
 
 func (m metered) atWork(job uint32) atWork {
@@ -136,21 +156,22 @@ func (m metered) atWork(job uint32) atWork {
 	require.NoError(m.t, err)
 	defer conn.Close(m.ctx)
 	all := m.sharers(conn)
-	rows, err := conn.Query(m.ctx, `SELECT held_ms, gpu, busy_known_ms, busy_ms,
+	rows, err := conn.Query(m.ctx, `SELECT held_ms, shared_ms, gpu, busy_known_ms + shared_busy_known_ms, coalesce(busy_ms, 0), coalesce(shared_busy_ms, 0),
 			gpubudget.unix_ms(greatest(held_from, started_at)), gpubudget.unix_ms(least(held_until, ended_at)), gpus * 1000000 + parts
 		FROM gpubudget.gpu_bucket b JOIN gpubudget.job_run r USING (cluster, job_id, restart)
-		WHERE job_id = $1 AND busy_ms IS NOT NULL AND held_from < ended_at`, job)
+		WHERE job_id = $1 AND (busy_ms IS NOT NULL OR shared_busy_ms IS NOT NULL) AND held_from < ended_at`, job)
 	require.NoError(m.t, err)
 	w := atWork{new(big.Rat), new(big.Rat), new(big.Rat)}
 	for rows.Next() {
-		var held, known, busy int64
+		var held, shared, known, busyAlone, busyShared int64
 		s := sharer{Job: job}
-		require.NoError(m.t, rows.Scan(&held, &s.GPU, &known, &busy, &s.From, &s.Until, &s.Part))
-		of := func(amount int64, of *big.Rat) *big.Rat { return new(big.Rat).Mul(big.NewRat(amount, held), of) }
-		within := big.NewRat(s.Until-s.From, 1)
-		w.known.Add(w.known, of(known, within))
-		w.busy.Add(w.busy, of(busy, within))
-		w.own.Add(w.own, of(busy, s.answersFor(all)))
+		require.NoError(m.t, rows.Scan(&held, &shared, &s.GPU, &known, &busyAlone, &busyShared, &s.From, &s.Until, &s.Part))
+		within := func(amount int64) *big.Rat { return big.NewRat(amount*(s.Until-s.From), held) }
+		alone, ofShared := s.answersFor(all)
+		w.known.Add(w.known, within(known))
+		w.busy.Add(w.busy, within(busyAlone+busyShared))
+		w.own.Add(w.own, new(big.Rat).Mul(within(busyShared), ofShared))
+		w.own.Add(w.own, new(big.Rat).Mul(within(busyAlone), ofAlone(alone, ofShared, within(held-shared))))
 	}
 	require.NoError(m.t, rows.Err())
 	return w
@@ -230,6 +251,10 @@ func TestPartsOfGPUsAreCharged(t *testing.T) {
 	require.Equal(t, []string{"t"}, m.rows(`SELECT DISTINCT (sum(part_ms) <= gpubudget.unix_ms(max(held_until)) - gpubudget.unix_ms(min(held_from)))::text::char
 		FROM gpubudget.gpu_bucket GROUP BY gpu`))
 	m.exec("root", "gpubudget", "usage", "check", "--tolerance", "10s")
+	// What a GPU was at work while two shared it is known too.
+	require.Equal(t, m.heldGPUs(shards.id), m.heldGPUs(rest.id))
+	require.Equal(t, []string{"t"}, m.rows(`SELECT DISTINCT (sum(shared_busy_ms) > 0 AND sum(shared_busy_known_ms) > sum(shared_ms) / 2)::text::char
+		FROM gpubudget.gpu_bucket WHERE job_id IN ($1, $2) GROUP BY job_id`, shards.id, rest.id))
 
 	// By each policy, to the millisecond.
 	held := func(j *job) fairshare.GPUMillis { return fairshare.Charged(j.part, j.seconds*1000) }

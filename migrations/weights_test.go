@@ -107,8 +107,48 @@ func TestUpChargesSharedGPUsAnew(t *testing.T) {
 	const charged = "SELECT gpus * 600000 + parts * 600 / 1000 + metered_ms FROM gpubudget.job_run ORDER BY job_id"
 	require.Equal(t, []int64{300_000, 300_000, 600_000, 75_000}, query[int64](t, conn, charged), "by halves, as the meter had it")
 
-	require.NoError(t, migrations.Up(ctx, cfg, nil))
+	require.NoError(t, migrations.UpTo(ctx, cfg, 22))
 	require.Equal(t, []int64{1, 2}, query[int64](t, conn, "SELECT job_id FROM gpubudget.meter_due ORDER BY 1"))
 	exec(`SELECT gpubudget.charge_metered('c1', 100)`)
 	require.Equal(t, []int64{150_000, 450_000, 600_000, 75_000}, query[int64](t, conn, charged))
+}
+
+// What a GPU was at work while a job was alone on it is that job's, also by records of
+// agents of before, which told nothing of shared time; later ones add to these.
+func TestUpChargesWorkAloneWhole(t *testing.T) {
+	cfg := emptyDatabase(t)
+	require.NoError(t, migrations.UpTo(ctx, cfg, 22))
+	conn := connect(t, cfg)
+	exec := func(sql string) {
+		t.Helper()
+		_, err := conn.Exec(ctx, sql)
+		require.NoError(t, err)
+	}
+	exec(`INSERT INTO gpubudget.ledger (cluster, kind, actor, effective_from, setting, value) VALUES ('c1', 'policy_set', 'a', '2026-10-01', 'charge', 'max')`)
+	exec(`SELECT gpubudget.make_partitions('2026-10-04', 4)`)
+	exec(`INSERT INTO gpubudget.job_run (cluster, job_id, account, user_name, gpus, parts, nodes, allocated, started_at, ended_at, seen_at, end_seen_at) VALUES
+		('c1', 1, 'physics', 'ann', 0, 250000, 'n1', true, '2026-10-05 12:00Z', '2026-10-05 12:40Z', now(), now()),
+		('c1', 2, 'physics', 'ben', 0, 750000, 'n1', true, '2026-10-05 12:10Z', '2026-10-05 12:30Z', now(), now())`)
+	exec(`INSERT INTO gpubudget.gpu_bucket (cluster, starts_at, ends_at, gpu, job_id, restart, incarnation, seq, node, source,
+			held_from, held_until, held_ms, ended, shared_ms, part_ms, busy_ms, busy_known_ms)
+		SELECT 'c1', '2026-10-05 12:00Z', '2026-10-05 13:00Z', 'G1', r.job_id, 0, '00000000-0000-0000-0000-000000000001', 1, 'n1', 'prolog', r.started_at, r.ended_at,
+			minutes * 60000, true, 1200000, 600000, CASE r.job_id WHEN 1 THEN 600000 END, CASE r.job_id WHEN 1 THEN 1200000 ELSE 0 END
+		FROM gpubudget.job_run r, LATERAL (SELECT extract(epoch FROM r.ended_at - r.started_at)::bigint / 60) l (minutes)`)
+	exec(`SELECT gpubudget.charge_metered('c1', 100)`)
+	const charged = "SELECT metered_ms FROM gpubudget.job_run ORDER BY job_id"
+	require.Equal(t, []int64{75_000, 0}, query[int64](t, conn, charged), "thinned out by the time that was shared")
+	const row = "SELECT (to_jsonb(b) - '{shared_busy_ms,shared_busy_known_ms}'::text[])::text FROM gpubudget.gpu_bucket b ORDER BY job_id"
+	before := query[string](t, conn, row)
+
+	require.NoError(t, migrations.Up(ctx, cfg, nil))
+	require.Equal(t, before, query[string](t, conn, row))
+	require.Equal(t, []int64{2}, query[int64](t, conn, "SELECT count(*) FROM gpubudget.gpu_bucket WHERE shared_busy_ms IS NULL AND shared_busy_known_ms = 0"))
+	exec(`SELECT gpubudget.charge_metered('c1', 100)`)
+	require.Equal(t, []int64{300_000, 0}, query[int64](t, conn, charged))
+
+	exec(`UPDATE gpubudget.gpu_bucket SET shared_busy_ms = 1200000, shared_busy_known_ms = 1200000`)
+	exec(`SELECT gpubudget.charge_metered('c1', 100)`)
+	require.Equal(t, []int64{300_000, 0}, query[int64](t, conn, charged), "it held a quarter of that")
+	_, err := conn.Exec(ctx, `UPDATE gpubudget.gpu_bucket SET shared_busy_known_ms = 1200001 WHERE job_id = 1`)
+	require.ErrorContains(t, err, "gpu_bucket_shared_busy_valid")
 }

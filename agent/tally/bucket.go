@@ -48,16 +48,18 @@ type Bucket struct {
 	Part       int64 `json:"part_ms"`
 	MPSPercent *int  `json:"mps_percent,omitempty"`
 
-	Busy         *int64 `json:"busy_ms,omitempty"`
-	BusyKnown    int64  `json:"busy_known_ms,omitempty"`
-	Memory       *int64 `json:"memory_mib_ms,omitempty"`
-	MemoryKnown  int64  `json:"memory_known_ms,omitempty"`
-	MemoryMax    *int64 `json:"memory_max_mib,omitempty"`
-	Energy       *int64 `json:"energy_mj,omitempty"`
-	EnergyKnown  int64  `json:"energy_known_ms,omitempty"`
-	Process      *int64 `json:"process_ms,omitempty"`
-	ProcessKnown int64  `json:"process_known_ms,omitempty"`
-	Samples      int64  `json:"samples,omitempty"`
+	Busy            *int64 `json:"busy_ms,omitempty"`
+	BusyKnown       int64  `json:"busy_known_ms,omitempty"`
+	SharedBusy      *int64 `json:"shared_busy_ms,omitempty"`
+	SharedBusyKnown int64  `json:"shared_busy_known_ms,omitempty"`
+	Memory          *int64 `json:"memory_mib_ms,omitempty"`
+	MemoryKnown     int64  `json:"memory_known_ms,omitempty"`
+	MemoryMax       *int64 `json:"memory_max_mib,omitempty"`
+	Energy          *int64 `json:"energy_mj,omitempty"`
+	EnergyKnown     int64  `json:"energy_known_ms,omitempty"`
+	Process         *int64 `json:"process_ms,omitempty"`
+	ProcessKnown    int64  `json:"process_known_ms,omitempty"`
+	Samples         int64  `json:"samples,omitempty"`
 
 	LastBusy  *fairshare.Instant `json:"last_busy_ms,omitempty"`
 	IdleSince *fairshare.Instant `json:"idle_since_ms,omitempty"`
@@ -74,10 +76,11 @@ func (b *Bucket) cut(at fairshare.Instant) {
 	for _, part := range []*int64{&b.Shared, &b.Part, &b.BusyKnown, &b.MemoryKnown, &b.EnergyKnown, &b.ProcessKnown} {
 		*part = min(*part, held)
 	}
+	b.SharedBusyKnown = min(b.SharedBusyKnown, held-b.BusyKnown)
 	for _, of := range []struct {
 		amount **int64
 		known  int64
-	}{{&b.Busy, b.BusyKnown}, {&b.Process, b.ProcessKnown}} {
+	}{{&b.Busy, b.BusyKnown}, {&b.SharedBusy, b.SharedBusyKnown}, {&b.Process, b.ProcessKnown}} {
 		if *of.amount != nil {
 			*of.amount = new(min(**of.amount, of.known))
 		}
@@ -85,7 +88,7 @@ func (b *Bucket) cut(at fairshare.Instant) {
 	for _, of := range []struct {
 		amount **int64
 		known  int64
-	}{{&b.Busy, b.BusyKnown}, {&b.Memory, b.MemoryKnown}, {&b.MemoryMax, b.MemoryKnown}, {&b.Energy, b.EnergyKnown}, {&b.Process, b.ProcessKnown}} {
+	}{{&b.Busy, b.BusyKnown}, {&b.SharedBusy, b.SharedBusyKnown}, {&b.Memory, b.MemoryKnown}, {&b.MemoryMax, b.MemoryKnown}, {&b.Energy, b.EnergyKnown}, {&b.Process, b.ProcessKnown}} {
 		if of.known == 0 {
 			*of.amount = nil
 		}

@@ -107,22 +107,26 @@ func (s *stretch) measure(c *count, part int64, wall func(int64) fairshare.Insta
 }
 
 // measureBusy adds the utilisation. Where several jobs hold a GPU nobody knows
-// whose it is.
+// whose it is: it is kept apart, all of it at each of them.
 func (s *stretch) measureBusy(c *count, alone bool, wall func(int64) fairshare.Instant) {
 	b := c.bucket
 	if !alone || s.look.BusyKnown <= 0 {
 		c.idle(nil)
 		b.IdleSince = nil
+	}
+	if s.look.BusyKnown <= 0 {
 		return
 	}
-	// What is known of more time than there was, as of a sample that began
-	// before, counts as spread evenly over it.
-	knownFor, span := s.look.BusyKnown, (s.now-s.look.From)*1000
-	busyFor := min(s.look.Busy, knownFor)
-	if knownFor > span {
-		busyFor, knownFor = mulDiv(busyFor, span, knownFor), span
+	busy, known := s.busy()
+	if !alone {
+		c.sharedBusy += busy
+		c.sharedBusyKnown += known
+		b.SharedBusyKnown = min(c.sharedBusyKnown/1000, b.Shared)
+		if b.SharedBusyKnown > 0 {
+			b.SharedBusy = new(min(c.sharedBusy/1000, b.SharedBusyKnown))
+		}
+		return
 	}
-	busy := s.share(busyFor)
 	if busy > 0 {
 		at := wall(s.until)
 		c.lastBusy = &at
@@ -133,11 +137,24 @@ func (s *stretch) measureBusy(c *count, alone bool, wall func(int64) fairshare.I
 	}
 	b.LastBusy, b.IdleSince = c.lastBusy, c.idleSince
 	c.busy += busy
-	c.busyKnown += s.share(knownFor)
-	b.BusyKnown = min(c.busyKnown/1000, b.Held())
+	c.busyKnown += known
+	b.BusyKnown = min(c.busyKnown/1000, b.Held()-b.Shared)
 	if b.BusyKnown > 0 {
 		b.Busy = new(min(c.busy/1000, b.BusyKnown))
 	}
+}
+
+// busy is for how long in the stretch the GPU was at work, and for how much of it
+// that is known, in microseconds.
+func (s *stretch) busy() (busy, known int64) {
+	// What is known of more time than there was, as of a sample that began
+	// before, counts as spread evenly over it.
+	knownFor, span := s.look.BusyKnown, (s.now-s.look.From)*1000
+	busyFor := min(s.look.Busy, knownFor)
+	if knownFor > span {
+		busyFor, knownFor = mulDiv(busyFor, span, knownFor), span
+	}
+	return s.share(busyFor), s.share(knownFor)
 }
 
 // measureMemory adds memory: all that is in use on the GPU, or, where several

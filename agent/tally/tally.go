@@ -105,10 +105,11 @@ type count struct {
 	bucket *Bucket // nil: none is open
 	last   *Bucket // that was open before
 
-	busy, busyKnown int64 // of the bucket, in microseconds
-	energy          int64 // of the bucket, in microjoules
-	lastBusy        *fairshare.Instant
-	idleSince       *fairshare.Instant
+	busy, busyKnown             int64 // of the bucket while nobody else held the GPU, in microseconds
+	sharedBusy, sharedBusyKnown int64 // and while others did
+	energy                      int64 // of the bucket, in microjoules
+	lastBusy                    *fairshare.Instant
+	idleSince                   *fairshare.Instant
 }
 
 // New is a tally that goes on where the marks end. incarnation tells it from any
@@ -292,7 +293,7 @@ func (t *Tally) bucketAt(c *count, at int64) *Bucket {
 		percent := c.MPSPercent
 		c.bucket.MPSPercent = &percent
 	}
-	c.busy, c.busyKnown, c.energy = 0, 0, 0
+	c.busy, c.busyKnown, c.sharedBusy, c.sharedBusyKnown, c.energy = 0, 0, 0, 0, 0
 	return c.bucket
 }
 

@@ -167,6 +167,7 @@ func TestASharedGPU(t *testing.T) {
 		parts = append(parts, b.Part)
 		require.Equal(t, int64(9_000), b.Shared)
 		require.Nil(t, b.Busy, "nobody knows whose it is")
+		require.Equal(t, []int64{7_200, 9_000}, []int64{*b.SharedBusy, b.SharedBusyKnown}, "all of it")
 		require.Equal(t, int64(3_000_000), *b.Energy)
 		switch b.JobID {
 		case 1:
@@ -179,6 +180,32 @@ func TestASharedGPU(t *testing.T) {
 		}
 	}
 	require.Equal(t, []int64{3000, 3000, 3000}, parts)
+}
+
+// What a GPU was at work while a job held it alone, and while others did too, is kept
+// apart, also of what is taken back.
+func TestWorkAloneAndSharedIsKeptApart(t *testing.T) {
+	tally := New("a", hour, 0, nil)
+	alone, shared := holding("G", 1, 0, Open), holding("G", 2, 10_000, Open)
+	add := func(now, percent int64, h ...Holding) {
+		tally.Add(Round{Now: now, Holdings: h, Looks: map[string]Look{"G": lookAt(now-10_000, now, percent)}})
+	}
+	apart := func(b *Bucket) []int64 {
+		requireValid(t, b)
+		return []int64{value(b.Busy), b.BusyKnown, value(b.SharedBusy), b.SharedBusyKnown}
+	}
+	add(10_000, 100, alone)
+	add(20_000, 50, alone, shared)
+	add(30_000, 0, alone, shared)
+	b := tally.Buckets()
+	require.Equal(t, []int64{10_000, 10_000, 5_000, 20_000}, apart(b[0]))
+	require.Equal(t, []int64{0, 0, 5_000, 20_000}, apart(b[1]))
+	require.Nil(t, b[0].IdleSince, "nobody knows")
+
+	alone.Until = 29_997
+	add(40_000, 80, alone, shared)
+	require.Equal(t, []int64{10_000, 10_000, 5_000, 19_997}, apart(tally.Closed()[0]))
+	require.Equal(t, []int64{8_000, 10_000, 5_000, 20_000}, apart(tally.Buckets()[0]))
 }
 
 func TestMPSPercentages(t *testing.T) {
@@ -463,6 +490,7 @@ func requireValid(t require.TestingT, b *Bucket) {
 		isNil         bool
 	}{
 		{"busy", b.BusyKnown, value(b.Busy), b.Busy == nil},
+		{"shared busy", b.SharedBusyKnown, value(b.SharedBusy), b.SharedBusy == nil},
 		{"process", b.ProcessKnown, value(b.Process), b.Process == nil},
 		{"memory", b.MemoryKnown, 0, b.Memory == nil || b.MemoryMax == nil},
 		{"energy", b.EnergyKnown, 0, b.Energy == nil},
@@ -474,6 +502,8 @@ func requireValid(t require.TestingT, b *Bucket) {
 		require.LessOrEqual(t, of.known, held, of.name)
 		require.GreaterOrEqual(t, of.amount, int64(0), of.name)
 	}
+	require.LessOrEqual(t, b.SharedBusyKnown, b.Shared)
+	require.LessOrEqual(t, b.SharedBusyKnown+b.BusyKnown, held)
 	for _, at := range []*fairshare.Instant{b.LastBusy, b.IdleSince} {
 		require.True(t, at == nil || *at <= b.Until)
 	}

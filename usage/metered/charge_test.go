@@ -131,7 +131,7 @@ func (w *world) recharged(r *usage.Run, policy string) int64 {
 	for i := range w.buckets {
 		b := &w.buckets[i]
 		in := period(b.From, b.Until).Intersect(r.Period(r.StartedAt))
-		if b.JobID != r.JobID || b.Restart != r.Restart || in.Empty() || b.Busy == nil {
+		if b.JobID != r.JobID || b.Restart != r.Restart || in.Empty() || b.Busy == nil && b.SharedBusy == nil {
 			continue
 		}
 		g := gpus[b.GPU]
@@ -141,10 +141,13 @@ func (w *world) recharged(r *usage.Run, policy string) int64 {
 		}
 		part := big.NewRat(in.Millis(), b.Held())
 		g.ms.Add(g.ms, big.NewRat(in.Millis(), 1))
-		g.known.Add(g.known, new(big.Rat).Mul(big.NewRat(b.BusyKnown, 1), part))
-		at := new(big.Rat).Mul(big.NewRat(*b.Busy, 1), part)
-		g.busy.Add(g.busy, at)
-		g.own.Add(g.own, new(big.Rat).Mul(new(big.Rat).SetInt64(*b.Busy), new(big.Rat).Quo(w.own(r, b, in), big.NewRat(b.Held(), 1))))
+		g.known.Add(g.known, new(big.Rat).Mul(big.NewRat(b.BusyKnown+b.SharedBusyKnown, 1), part))
+		alone, shared := new(big.Rat).Mul(big.NewRat(amount(b.Busy), 1), part), new(big.Rat).Mul(big.NewRat(amount(b.SharedBusy), 1), part)
+		g.busy.Add(g.busy, alone)
+		g.busy.Add(g.busy, shared)
+		ofAlone, ofShared := w.own(r, b, in)
+		g.own.Add(g.own, alone.Mul(alone, ofAlone))
+		g.own.Add(g.own, shared.Mul(shared, ofShared))
 	}
 	if len(gpus) == 0 {
 		return 0
@@ -181,12 +184,23 @@ func (w *world) recharged(r *usage.Run, policy string) int64 {
 	return new(big.Int).Quo(change.Num(), change.Denom()).Int64()
 }
 
-// own is what of a bucket's time in a period falls to its run: all of it, or as its
-// part of the GPU is to those of all who had parts then, millisecond by millisecond.
-func (w *world) own(r *usage.Run, b *tally.Bucket, in fairshare.Period) *big.Rat {
-	if r.Parts == 0 {
-		return big.NewRat(in.Millis(), 1)
+func amount(v *int64) int64 {
+	if v == nil {
+		return 0
 	}
+	return *v
+}
+
+// own is what falls to a run of the work of a bucket in a period, of what the meter
+// counted as alone and of the rest: all of it, or while others had parts of the GPU, as
+// its part is to those of all, millisecond by millisecond. Where others had parts for
+// longer than the meter knew, so much of what it counted as alone was not.
+func (w *world) own(r *usage.Run, b *tally.Bucket, in fairshare.Period) (alone, shared *big.Rat) {
+	one := big.NewRat(1, 1)
+	if r.Parts == 0 {
+		return one, one
+	}
+	var withOthers int64
 	sum, before, share := new(big.Rat), "", new(big.Rat)
 	for at := in.From; at < in.Until; at++ {
 		parts := map[uint32]int64{r.JobID: partOfGPU(r)}
@@ -196,6 +210,9 @@ func (w *world) own(r *usage.Run, b *tally.Bucket, in fairshare.Period) *big.Rat
 				parts[other.JobID] = max(parts[other.JobID], partOfGPU(other))
 			}
 		}
+		if len(parts) == 1 {
+			continue
+		}
 		if now := fmt.Sprint(parts); now != before { // it seldom changes
 			var all int64
 			for _, part := range parts {
@@ -203,9 +220,20 @@ func (w *world) own(r *usage.Run, b *tally.Bucket, in fairshare.Period) *big.Rat
 			}
 			before, share = now, big.NewRat(partOfGPU(r), all)
 		}
+		withOthers++
 		sum.Add(sum, share)
 	}
-	return sum
+	if withOthers == 0 {
+		return one, one
+	}
+	shared = sum.Quo(sum, big.NewRat(withOthers, 1))
+	counted := new(big.Rat).Mul(big.NewRat(b.Held()-b.Shared, b.Held()), big.NewRat(in.Millis(), 1))
+	was := big.NewRat(in.Millis()-withOthers, 1)
+	if was.Cmp(counted) >= 0 {
+		return one, shared
+	}
+	truly := was.Quo(was, counted)
+	return new(big.Rat).Add(truly, new(big.Rat).Mul(new(big.Rat).Sub(one, truly), shared)), shared
 }
 
 // on tells whether a meter had a run's job on a GPU at an instant.
@@ -223,8 +251,8 @@ func partOfGPU(r *usage.Run) int64 {
 	return r.Parts
 }
 
-// atWork says of most buckets how busy their GPUs were, and of all how much of them
-// the job had.
+// atWork says of most buckets how busy their GPUs were, alone or shared, and of all how
+// much of them the job had. No agent counts so: alone or shared is drawn by chance.
 func (w *world) atWork() {
 	for i := range w.buckets {
 		b := &w.buckets[i]
@@ -232,6 +260,11 @@ func (w *world) atWork() {
 		if b.Held() > 1 && rapid.IntRange(0, 4).Draw(w.T, "known") > 0 {
 			b.BusyKnown = rapid.Int64Range(1, b.Held()/2).Draw(w.T, "known for") // it may be told when it was half as long
 			b.Busy = new(rapid.Int64Range(0, b.BusyKnown).Draw(w.T, "busy"))
+		}
+		if b.Held() > 1 && rapid.Bool().Draw(w.T, "shared") {
+			b.Shared = rapid.Int64Range(1, b.Held()/2).Draw(w.T, "shared for")
+			b.SharedBusyKnown = rapid.Int64Range(1, b.Shared).Draw(w.T, "shared known for")
+			b.SharedBusy = new(rapid.Int64Range(0, b.SharedBusyKnown).Draw(w.T, "shared busy"))
 		}
 	}
 }
@@ -342,7 +375,8 @@ type sharing struct {
 }
 
 // add adds a job that sees its GPU at work for so many thousandths of its time. What
-// the meter takes for its part is of no account.
+// the meter takes for its part is of no account. Its rows are made up: an agent that
+// knew of all sharers would have shared time apart, as in TestSharersAreChargedByWhatAnAgentCounts.
 func (s *sharing) add(shards int64, p fairshare.Period, thousandths int64) {
 	job := uint32(len(s.runs) + 1)
 	r := run(s.cluster, job, 0, 0, p)
@@ -417,6 +451,68 @@ func TestAGPUsWorkIsToldApartByShards(t *testing.T) {
 		got := s.charge(t, db, func(steps []func()) []func() { return steps })
 		require.Equal(t, map[string]int64{"1": 600 * tt.few, "2": 600 * tt.many}, got, s.cluster)
 	}
+}
+
+// A job on 1 of a GPU's 4 shards, beside which another has 3 for half of the time, is
+// charged by what an agent counts of them: for what the GPU was at work while it was
+// alone, all of it; while it was shared, by the shards; and idle time of either by
+// utilisation.
+func TestSharersAreChargedByWhatAnAgentCounts(t *testing.T) {
+	db := pgtest.Pool(t)
+	u := usage.NewStore(db)
+	long, short := period(hour(), hour()+40*minute), period(hour()+10*minute, hour()+30*minute)
+	for policy, want := range map[string]map[string]fairshare.GPUMillis{ // in seconds
+		"occupancy":   {"few": 600, "many": 900},
+		"utilisation": {"few": 600 - (300+600)/4, "many": 900 - 300*3/4},
+		"max":         {"few": 600 + 900/4, "many": 900},
+	} {
+		setCharge(t, db, policy, policy, hour()-hours)
+		few, many := run(policy, 1, 0, 0, long), run(policy, 2, 0, 0, short)
+		few.Parts, few.User, many.Parts, many.User = fairshare.Millionths/4, "few", 3*fairshare.Millionths/4, "many"
+		require.NoError(t, u.WriteRuns(ctx, []usage.Run{few, many}))
+
+		agent := tally.New(incarnation(0), int64(hours), int64(hour()), nil)
+		for now := 10 * second; now <= 41*minute; now += 10 * second {
+			r := tally.Round{Now: int64(now), Looks: map[string]tally.Look{"GPU-1": atWork(now-10*second, now)}}
+			for _, job := range []usage.Run{few, many} {
+				from, until := int64(fairshare.At(job.StartedAt)-hour()), int64(fairshare.At(*job.EndedAt)-hour())
+				if until > r.Now {
+					until = tally.Open
+				}
+				if from < r.Now {
+					r.Holdings = append(r.Holdings, tally.Holding{ID: tally.ID{GPU: "GPU-1", JobID: job.JobID, From: from}, Until: until, Source: tally.FromProlog})
+				}
+			}
+			agent.Add(r)
+			for _, b := range append(agent.Closed(), agent.Buckets()...) {
+				report(t, db, policy, "n1", *b)
+			}
+		}
+
+		_, err := u.ChargeMetered(ctx, policy)
+		require.NoError(t, err)
+		charges, _, err := u.Charges(ctx, policy, period(hour(), hour()+hours))
+		require.NoError(t, err)
+		got := map[string]fairshare.GPUMillis{}
+		for _, c := range charges {
+			got[c.User] += c.Amount / 1000
+		}
+		require.Equal(t, want, got, policy)
+	}
+}
+
+// atWork is a GPU that is at work for the first 10 minutes, three quarters of the
+// next 20 and then not.
+func atWork(from, now fairshare.Instant) tally.Look {
+	span := int64(now-from) * 1000
+	look := tally.Look{From: int64(from), BusyKnown: span}
+	switch {
+	case now <= 10*minute:
+		look.Busy = span
+	case now <= 30*minute:
+		look.Busy = span * 3 / 4
+	}
+	return look
 }
 
 // Whoever shares a GPU, and for how long: together they are never charged for more
