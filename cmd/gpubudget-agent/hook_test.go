@@ -70,7 +70,7 @@ func TestAHookGivesUpOnALogThatHangs(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.systemLog(t)
-	full, err := net.Dial("unixgram", h.logSocket)
+	full, err := new(net.Dialer).DialContext(t.Context(), "unixgram", h.logSocket)
 	require.NoError(t, err)
 	defer full.Close()
 	for err == nil {

@@ -4,6 +4,7 @@ package gpucheck_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(simnvml.RunTests(&library, func() int {
 		program = filepath.Join(filepath.Dir(library), "gpubudget-agent")
-		build := exec.Command("go", "build", "-buildvcs=false", "-o", program, "gpubudget/cmd/gpubudget-agent")
+		build := exec.CommandContext(context.Background(), "go", "build", "-buildvcs=false", "-o", program, "gpubudget/cmd/gpubudget-agent")
 		if said, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build the agent: %v: %s\n", err, said)
 			return 1
