@@ -45,7 +45,7 @@ const unallocatedBelow = 2 * fairshare.MaxStrict
 func (st *standing) prepare(s *sim) {
 	st.at = -1 << 60
 	b := *s.cfg.Budget
-	b.Capacity = capacity(s)
+	b.Capacity = s.cfg.Cluster.Capacity(s.cfg.Workload.Begin)
 	st.budget = &b
 	st.size = fairshare.ClusterSize{Nodes: uint32(s.cfg.Cluster.Nodes()), CPUs: uint32(s.cfg.Cluster.GPUs())}
 	st.funded = make([]bool, len(s.names))
@@ -79,49 +79,6 @@ func (st *standing) prepare(s *sim) {
 		}
 	case FIFO:
 	}
-}
-
-// capacity is how many GPUs there are, over time. Before the run there were as
-// many as there are without outages.
-func capacity(s *sim) []fairshare.Step[fairshare.MilliGPUs] {
-	type edge struct {
-		at   int64
-		gpus int
-	}
-	c := &s.cfg.Cluster
-	var edges []edge
-	for node := range c.Nodes() {
-		per := int(s.nodes.parts[s.nodes.part[node]].per)
-		var away [][2]int64
-		for _, o := range c.Outages {
-			if o.Node == node {
-				away = append(away, [2]int64{o.From, o.Until})
-			}
-		}
-		slices.SortFunc(away, func(x, y [2]int64) int { return int(x[0] - y[0]) })
-		for i := 0; i < len(away); i++ {
-			from, until := away[i][0], away[i][1]
-			for i+1 < len(away) && away[i+1][0] <= until {
-				i++
-				until = max(until, away[i][1])
-			}
-			edges = append(edges, edge{from, -per}, edge{until, per})
-		}
-	}
-	slices.SortFunc(edges, func(x, y edge) int { return int(x.at - y.at) })
-	steps := Always(fairshare.MilliGPUs(c.GPUs()) * fairshare.GPU)
-	for _, e := range edges {
-		last := &steps[len(steps)-1]
-		at := s.instant(e.at)
-		value := last.Value + fairshare.MilliGPUs(e.gpus)*fairshare.GPU
-		if last.From == at {
-			last.Value = value
-			continue
-		}
-		last.Until = at
-		steps = append(steps, fairshare.Step[fairshare.MilliGPUs]{Period: fairshare.Period{From: at, Until: fairshare.Never}, Value: value})
-	}
-	return steps
 }
 
 // refresh does a priority pass if one is due.

@@ -211,7 +211,7 @@ func runVariant(s *scene, v variant, bar func(done, jobs int), drawn *page.Page)
 	}
 	var panel *page.Panel
 	if drawn != nil {
-		panel = drawn.Panel(v.label)
+		panel = drawn.Panel(v.label, v.budget)
 		config.Record = panel.Record
 	}
 	result, err := simulate.Run(config)

@@ -190,8 +190,8 @@ func (n *Panel) usage(account string) template.HTML {
 		return ""
 	}
 	slot := float64(n.page.span) / columns
-	due := n.entitled[account]
-	top := max(due, 1)
+	due := n.due[at*columns : (at+1)*columns]
+	top := max(slices.Max(due), 1)
 	for k := range columns {
 		top = max(top, (n.charged[at*columns+k]+n.free[at*columns+k])/slot)
 	}
@@ -208,8 +208,26 @@ func (n *Panel) usage(account string) template.HTML {
 	charged := func(k int) float64 { return n.charged[at*columns+k] / slot }
 	all := func(k int) float64 { return (n.charged[at*columns+k] + n.free[at*columns+k]) / slot }
 	return template.HTML(fmt.Sprintf( //nolint:gosec // made of numbers here
-		`<svg viewBox="0 0 %g %g" role="img" aria-label="GPUs over time"><path d="%s" fill="%s" opacity=".35"/><path d="%s" fill="%s"/><path d="M0 %.1fH%g" class="due"/><text x="2" y="10">%.0f</text></svg>`,
-		width, height, area(all), css(at), area(charged), css(at), y(due), width, top))
+		`<svg viewBox="0 0 %g %g" role="img" aria-label="GPUs over time"><path d="%s" fill="%s" opacity=".35"/><path d="%s" fill="%s"/><path d="%s" class="due"/><text x="2" y="10">%.0f</text></svg>`,
+		width, height, area(all), css(at), area(charged), css(at), stairs(due, y), top))
+}
+
+// stairs is a line that goes on at one height for as long as a value stays.
+func stairs(values []float64, y func(value float64) float64) string {
+	var b strings.Builder
+	before := ""
+	for k, value := range values {
+		switch height := fmt.Sprintf("%.1f", y(value)); {
+		case k == 0:
+			b.WriteString("M0 " + height)
+			before = height
+		case height != before:
+			fmt.Fprintf(&b, "H%dV%s", k, height)
+			before = height
+		}
+	}
+	fmt.Fprintf(&b, "H%d", len(values))
+	return b.String()
 }
 
 // dashes tell the policies apart: colours are the accounts'.

@@ -22,7 +22,7 @@ p, li { color: var(--faint); margin: .2em 0; }
 svg text { font: 11px system-ui, sans-serif; fill: var(--faint); } svg text.label { fill: var(--ink); } .line { fill: none; stroke: var(--ink); stroke-width: 1.8; }
 .axis { width: 100%; display: block; margin: -.5em 0 .6em; }
 .usage { display: grid; grid-template-columns: repeat(auto-fill, minmax(250px, 1fr)); gap: .6em 1em; } .usage figure { margin: 0; } .usage figcaption { font-size: .85em; } .usage small { color: var(--faint); }
-.usage svg { width: 100%; border-bottom: 1px solid var(--line); }
+.usage svg { width: 100%; border-bottom: 1px solid var(--line); } .usage svg text { paint-order: stroke; stroke: var(--paper); stroke-width: 3px; }
 </style>
 </head>
 <body>
@@ -42,7 +42,7 @@ svg text { font: 11px system-ui, sans-serif; fill: var(--faint); } svg text.labe
 {{$.Axis}}
 <div class="usage">{{range .Usage}}<figure>{{.Chart}}<figcaption>{{.Account}} <small>{{.Facts}}</small></figcaption></figure>{{end}}</div>
 {{end}}
-<p>In the small charts: GPUs charged, fainter those that were unallocated, and dashed what the account was entitled to.</p>
+<p>In the small charts: GPUs charged, fainter those that were unallocated, and dashed what the account was entitled to at the time.</p>
 </body>
 </html>
 `))

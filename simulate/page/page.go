@@ -10,6 +10,7 @@ import (
 	"io"
 	"slices"
 
+	"gpubudget/fairshare"
 	"gpubudget/simulate"
 )
 
@@ -24,6 +25,7 @@ type Page struct {
 	names    []string // of accounts, in the order of the result
 	account  []int    // by owner
 	panels   []*Panel
+	due      map[*fairshare.Budget][]float64 // GPUs by account and column
 }
 
 // Panel is one run.
@@ -31,17 +33,17 @@ type Panel struct {
 	page  *Page
 	label string
 
-	stints   []simulate.Stint // as long as they are few
-	many     bool
-	cells    []float32 // GPU-seconds by row, column and account
-	open     []float32 // those without protection, by row and column
-	cut      []bool    // somebody was preempted, by row and column
-	charged  []float64 // GPU-seconds by account and column
-	free     []float64 // those that were unallocated
-	waits    []float64
-	debug    []float64
-	result   *simulate.Result
-	entitled map[string]float64 // GPUs
+	stints  []simulate.Stint // as long as they are few
+	many    bool
+	cells   []float32 // GPU-seconds by row, column and account
+	open    []float32 // those without protection, by row and column
+	cut     []bool    // somebody was preempted, by row and column
+	charged []float64 // GPU-seconds by account and column
+	free    []float64 // those that were unallocated
+	waits   []float64
+	debug   []float64
+	result  *simulate.Result
+	due     []float64 // GPUs by account and column
 }
 
 const (
@@ -53,7 +55,7 @@ const (
 
 // New prepares a page for runs of a workload that last for so many seconds.
 func New(w *simulate.Workload, c *simulate.Cluster, seconds int64) *Page {
-	p := &Page{workload: w, cluster: c, span: max(seconds, 1)}
+	p := &Page{workload: w, cluster: c, span: max(seconds, 1), due: make(map[*fairshare.Budget][]float64)}
 	for _, o := range w.Owners {
 		if !slices.Contains(p.names, o.Account) {
 			p.names = append(p.names, o.Account)
@@ -67,11 +69,11 @@ func New(w *simulate.Workload, c *simulate.Cluster, seconds int64) *Page {
 	return p
 }
 
-// Panel adds a run; its Record is for simulate.Config.
-func (p *Page) Panel(label string) *Panel {
+// Panel adds a run under a budget; its Record is for simulate.Config.
+func (p *Page) Panel(label string, b *fairshare.Budget) *Panel {
 	n := p.rows() * columns
 	panel := &Panel{
-		page: p, label: label, cells: make([]float32, n*len(p.names)), open: make([]float32, n), cut: make([]bool, n),
+		page: p, label: label, due: p.entitlements(b), cells: make([]float32, n*len(p.names)), open: make([]float32, n), cut: make([]bool, n),
 		charged: make([]float64, len(p.names)*columns), free: make([]float64, len(p.names)*columns),
 	}
 	p.panels = append(p.panels, panel)
@@ -132,14 +134,30 @@ func (n *Panel) keep(s simulate.Stint) {
 	n.stints = append(n.stints, s)
 }
 
-// Finish takes the result in.
-func (n *Panel) Finish(r *simulate.Result) {
-	n.result = r
-	n.entitled = make(map[string]float64)
-	for _, a := range r.Accounts {
-		n.entitled[a.Account] = a.EntitledHours * 3600 / float64(max(r.Seconds, 1))
+// entitlements are how many GPUs each account was due in each column: shares, grants
+// and the capacity may change on the way. Most runs have the same budget.
+func (p *Page) entitlements(b *fairshare.Budget) []float64 {
+	if due, known := p.due[b]; known {
+		return due
 	}
+	due := make([]float64, len(p.names)*columns)
+	over := fairshare.Budget{Accounts: b.Accounts, Capacity: p.cluster.Capacity(p.workload.Begin)}
+	instant := func(column int64) fairshare.Instant {
+		return fairshare.At(p.workload.Begin) + fairshare.Instant(p.span*1000*column/columns)
+	}
+	for k := range columns {
+		window := fairshare.Period{From: instant(int64(k)), Until: instant(int64(k) + 1)}
+		e := over.Entitlements(window)
+		for at, name := range p.names {
+			due[at*columns+k] = float64(e.Account(name)) / float64(window.Millis())
+		}
+	}
+	p.due[b] = due
+	return due
 }
+
+// Finish takes the result in.
+func (n *Panel) Finish(r *simulate.Result) { n.result = r }
 
 // view is what the template shows.
 type view struct {
