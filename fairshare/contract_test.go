@@ -391,7 +391,7 @@ func (s *soak) evictFor(job *soakJob) bool {
 }
 
 // neverTakenBack asks for the victim at once, which R2 answers, and as if the
-// winner had had his minimum runtime, which it does not.
+// winner's minimum runtime were over, where it doesn't.
 func (s *soak) neverTakenBack(job, victim *soakJob) {
 	back, winner := s.request(victim), s.occupant(job)
 	back.Waited = 24 * time.Hour

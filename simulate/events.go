@@ -102,7 +102,7 @@ func (l *deadlines) remove(at int64, slot int32) {
 	}
 }
 
-func (l deadlines) has(at int64, slot int32) bool {
-	_, found := slices.BinarySearch(l, newDeadline(at, slot))
+func (l *deadlines) has(at int64, slot int32) bool {
+	_, found := slices.BinarySearch(*l, newDeadline(at, slot))
 	return found
 }

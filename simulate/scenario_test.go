@@ -149,7 +149,7 @@ func TestAGrantIsChargedAsLongAsItLasts(t *testing.T) {
 				begin := fairshare.At(cfg.Workload.Begin) + 7_200_000
 				a.Grants = []fairshare.Grant{{Period: fairshare.Period{From: begin, Until: begin + 36_000_000}, Amount: fairshare.GPUMillis(hours * 3_600_000)}}
 			case "b":
-				a.Share = Always(fairshare.Share(fairshare.Whole / 2))
+				a.Share = Always(fairshare.Whole / 2)
 			}
 		}
 		return cfg
