@@ -60,22 +60,15 @@ func (p *program) scene(c *cli.Context) (*scene, error) {
 // readCluster reads --nodes, --outage and --drain.
 func readCluster(c *cli.Context) (simulate.Cluster, error) {
 	var cluster simulate.Cluster
-	for part := range strings.SplitSeq(c.String(optNodes), ",") {
-		name, size, named := strings.Cut(part, "=")
-		if !named {
-			name, size = "", part
+	for text := range strings.SplitSeq(c.String(optNodes), ",") {
+		part, err := readPartition(text)
+		if err != nil {
+			return cluster, misuse(c, "--%s: %w", optNodes, err)
 		}
-		nodes, gpus, ok := strings.Cut(strings.ToLower(strings.TrimSpace(size)), "x")
-		n, err1 := strconv.Atoi(nodes)
-		g, err2 := strconv.Atoi(gpus)
-		if !ok || err1 != nil || err2 != nil || n < 1 || g < 1 || n > 1<<20 || g > 1024 {
-			return cluster, misuse(c, "--%s: %q is no number of nodes: write 64x8 for 64 nodes with 8 GPUs each, or h100=64x8", optNodes, part)
+		if part.Name != "" && slices.ContainsFunc(cluster.Partitions, func(p simulate.Partition) bool { return strings.EqualFold(p.Name, part.Name) }) {
+			return cluster, misuse(c, "--%s: partition %q is there twice", optNodes, part.Name)
 		}
-		name = strings.TrimSpace(name)
-		if name != "" && slices.ContainsFunc(cluster.Partitions, func(p simulate.Partition) bool { return strings.EqualFold(p.Name, name) }) {
-			return cluster, misuse(c, "--%s: partition %q is there twice", optNodes, name)
-		}
-		cluster.Partitions = append(cluster.Partitions, simulate.Partition{Name: name, Nodes: n, GPUsPerNode: g})
+		cluster.Partitions = append(cluster.Partitions, part)
 	}
 	for _, drain := range []bool{false, true} {
 		option := optOutage
@@ -95,6 +88,21 @@ func readCluster(c *cli.Context) (simulate.Cluster, error) {
 		}
 	}
 	return cluster, nil
+}
+
+// readPartition reads NxGPUS or PARTITION=NxGPUS.
+func readPartition(text string) (simulate.Partition, error) {
+	name, size, named := strings.Cut(text, "=")
+	if !named {
+		name, size = "", text
+	}
+	nodes, gpus, ok := strings.Cut(strings.ToLower(strings.TrimSpace(size)), "x")
+	n, err1 := strconv.Atoi(nodes)
+	g, err2 := strconv.Atoi(gpus)
+	if !ok || err1 != nil || err2 != nil || n < 1 || g < 1 || n > 1<<20 || g > 1024 {
+		return simulate.Partition{}, fmt.Errorf("%q is no number of nodes: write 64x8 for 64 nodes with 8 GPUs each, or h100=64x8", text)
+	}
+	return simulate.Partition{Name: strings.TrimSpace(name), Nodes: n, GPUsPerNode: g}, nil
 }
 
 func readOutage(text string) (simulate.Outage, error) {

@@ -27,7 +27,8 @@ func TestASimulationShowsHowFarItIs(t *testing.T) {
 		for len(bars) > 0 && strings.HasPrefix(bars[0], policy+" ") {
 			at := strings.Count(bars[0], "#")
 			require.Greater(t, at, full, "it is drawn again only when there is more to show")
-			require.Len(t, bars[0][strings.Index(bars[0], "["):], len("[]")+30+len(" 1 of 2"))
+			_, bar, _ := strings.Cut(bars[0], "[")
+			require.Len(t, bar, 30+len("] 1 of 2"))
 			require.True(t, strings.HasSuffix(bars[0], []string{" 1 of 2", " 2 of 2"}[i]), bars[0])
 			full, bars = at, bars[1:]
 		}

@@ -84,23 +84,12 @@ func (r *reader) swfRow(line int, s string) *row {
 	}
 	var v [swfFields]int64
 	for _, i := range []int{swfJob, swfSubmit, swfRun, swfAllocated, swfRequested, swfLimit, swfUser, swfGroup, swfPartition} {
-		f, err := strconv.ParseFloat(fields[i], 64)
-		kind := ""
-		switch {
-		case err != nil || math.IsNaN(f):
-			kind = "not a number"
-		case f < -1:
-			kind = "negative"
-		case f > mostSeconds*2:
-			kind = "too large"
-		case (i == swfAllocated || i == swfRequested) && f != math.Trunc(f):
-			kind = notWhole
-		}
-		if kind != "" {
-			x.fail(RowError{Column: at[i], Field: swfNames[i], Value: fields[i], Kind: kind, Want: fmt.Sprintf("expected a number from -1, which is unknown, to %d", int64(mostSeconds*2))})
+		value, wrong := swfNumber(i, fields[i])
+		if wrong != "" {
+			x.fail(RowError{Column: at[i], Field: swfNames[i], Value: fields[i], Kind: wrong, Want: fmt.Sprintf("expected a number from -1, which is unknown, to %d", int64(mostSeconds*2))})
 			return x
 		}
-		v[i] = int64(f)
+		v[i] = value
 	}
 	x.id = fields[swfJob]
 	x.at[jobCell], x.at[runCell], x.at[gpusCell], x.at[accountCell] = int32(at[swfJob]), int32(at[swfRun]), int32(at[swfAllocated]), int32(at[swfGroup])
@@ -121,4 +110,20 @@ func (r *reader) swfRow(line int, s string) *row {
 		x.partition, x.at[partitionCell] = fields[swfPartition], int32(at[swfPartition])
 	}
 	return x
+}
+
+// swfNumber reads a field and tells what is wrong with it, "" if nothing is.
+func swfNumber(field int, text string) (value int64, wrong string) {
+	f, err := strconv.ParseFloat(text, 64)
+	switch {
+	case err != nil || math.IsNaN(f):
+		return 0, "not a number"
+	case f < -1:
+		return 0, "negative"
+	case f > mostSeconds*2:
+		return 0, "too large"
+	case (field == swfAllocated || field == swfRequested) && f != math.Trunc(f):
+		return 0, notWhole
+	}
+	return int64(f), ""
 }
