@@ -135,7 +135,7 @@ func DefaultPolicy(name string) (Policy, error) {
 	switch name {
 	case "contract":
 		contract := fairshare.DefaultContract()
-		p.Contract, p.LargeJob = &contract, 64
+		p.Contract = &contract
 	case "gpubudget":
 	case "multifactor":
 		p.Kind = Multifactor
