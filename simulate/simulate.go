@@ -4,10 +4,12 @@
 // gpubudget or under what it is to replace, and measures who got what and who
 // waited for how long.
 //
-// Under gpubudget the ranking, the order of jobs and the choice of whom to evict
-// come from the package fairshare, from the functions that the plugin calls. The
-// rest of a scheduler, that is placement on nodes, backfill and requeueing, is
-// modelled here; docs/simulation.md says how, and what is left out.
+// Under gpubudget the ranking, the order of jobs and the rules of who yields to whom
+// come from the package fairshare, from the functions that the plugin calls. Who of
+// those that would yield has to go is chosen by fairshare.Contract.Victims, where the
+// plugin makes offers to Slurm. The rest of a scheduler, that is placement on nodes,
+// backfill and requeueing, is modelled here; docs/simulation.md says how, and what is
+// left out.
 //
 // The same configuration gives the same result, to the byte.
 package simulate
@@ -119,7 +121,7 @@ type Policy struct {
 	RequeueHold time.Duration
 	// LargeJob is from how many GPUs on a job for which nodes are held keeps
 	// them until it starts, even if others come before it in the meantime; 0 is
-	// for no job.
+	// for no job, and the default: Slurm has nothing of the kind.
 	LargeJob int
 }
 

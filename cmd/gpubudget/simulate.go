@@ -131,7 +131,7 @@ func simulateFlags() []cli.Flag {
 		&cli.StringFlag{Name: optPreemptPerDay, Value: "4", Usage: "a job is preempted up to `NUMBER` times in 24 hours; 0 for no limit"},
 		&cli.StringFlag{Name: optCalcInterval, Value: "5m", Usage: "time between two priority passes: `DURATION`"},
 		&cli.StringFlag{Name: optBackfillInterval, Value: "30s", Usage: "time between two backfill passes: `DURATION`"},
-		&cli.StringFlag{Name: optLargeJob, Usage: "jobs of `GPUS` or more keep the nodes held for them until they start; 0 for none (default: 64 with the contract)"},
+		&cli.StringFlag{Name: optLargeJob, Usage: "jobs of `GPUS` or more keep the nodes held for them until they start, which Slurm has no setting for; 0 for none (default: 0)"},
 		&cli.StringFlag{Name: optPatientGPUs, Usage: "jobs of `GPUS` or more that have waited for --patience evict smaller ones as docs/contract.md says; 0 for none (default: 32)"},
 		&cli.StringFlag{Name: optPatience, Value: "1h", Usage: "for how long such jobs have to have waited: `DURATION`"},
 		&cli.Uint64Flag{Name: optSeed, Value: g.Seed, Usage: "`NUMBER` from which all that is random follows"},
