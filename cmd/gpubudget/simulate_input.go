@@ -322,10 +322,30 @@ func takeLedger(c *cli.Context, s *scene, v view) error {
 		return err
 	}
 	s.minRuntimes = inherited(accountsAbove(v.tree), rules.MinRuntime, said)
+	if err := s.noteUnsimulated(c, v); err != nil {
+		return err
+	}
 	if s.budget, err = budgetOf(plan.Current(v.tree)); err != nil || !c.IsSet(optRecorded) {
 		return err
 	}
 	return s.takeGrants(c, v, rules.Lookback)
+}
+
+// noteUnsimulated tells what the ledger says and no simulation goes by.
+func (s *scene) noteUnsimulated(c *cli.Context, v view) error {
+	now := fairshare.At(v.at)
+	weights, err := v.db.ledger.Weights(c.Context, v.cluster, fairshare.Period{From: now, Until: now + 1})
+	if err != nil {
+		return err
+	}
+	if len(weights) > 0 {
+		types := strings.Join(slices.Sorted(maps.Keys(weights)), ", ")
+		s.workload.Notes = append(s.workload.Notes, fmt.Sprintf("weights: every GPU counts for 1 here; the ledger has weights of %s", types))
+	}
+	if s.rules.Charge != budgets.Occupancy {
+		s.workload.Notes = append(s.workload.Notes, fmt.Sprintf("charges: runs are charged for what they hold; the ledger's charge is %s", s.rules.Charge))
+	}
+	return nil
 }
 
 // addGrants gives accounts what --grant says.
