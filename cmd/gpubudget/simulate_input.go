@@ -340,10 +340,10 @@ func (s *scene) noteUnsimulated(c *cli.Context, v view) error {
 	}
 	if len(weights) > 0 {
 		types := strings.Join(slices.Sorted(maps.Keys(weights)), ", ")
-		s.workload.Notes = append(s.workload.Notes, fmt.Sprintf("weights: every GPU counts for 1 here; the ledger has weights of %s", types))
+		s.workload.Notes = append(s.workload.Notes, "weights: every GPU counts for 1 here; the ledger has weights of "+types)
 	}
 	if s.rules.Charge != budgets.Occupancy {
-		s.workload.Notes = append(s.workload.Notes, fmt.Sprintf("charges: runs are charged for what they hold; the ledger's charge is %s", s.rules.Charge))
+		s.workload.Notes = append(s.workload.Notes, "charges: runs are charged for what they hold; the ledger's charge is "+s.rules.Charge)
 	}
 	return nil
 }
