@@ -5,16 +5,11 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"strconv"
-	"strings"
-	"syscall"
 	"time"
 
 	"gpubudget/internal/bench"
@@ -33,20 +28,14 @@ func main() {
 }
 
 func run(program, library, nodes string, length time.Duration) (err error) {
-	var sizes []int
-	for text := range strings.SplitSeq(nodes, ",") {
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			return fmt.Errorf("-nodes: %w", err)
-		}
-		sizes = append(sizes, n)
+	sizes, err := bench.Numbers("nodes", nodes)
+	if err != nil {
+		return err
 	}
-	for _, path := range []*string{&program, &library} {
-		if *path, err = filepath.Abs(*path); err != nil {
-			return err
-		}
+	if err := bench.Absolute(&program, &library); err != nil {
+		return err
 	}
-	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, cancel := bench.Interruptible()
 	defer cancel()
 	dir, err := os.MkdirTemp("", "gpubudget-bench-")
 	if err != nil {

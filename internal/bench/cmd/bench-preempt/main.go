@@ -5,15 +5,9 @@
 package main
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-	"path/filepath"
-	"strconv"
-	"strings"
-	"syscall"
 
 	"gpubudget/internal/bench"
 )
@@ -34,20 +28,14 @@ func main() {
 	}
 }
 
-func run(running string, opts bench.PreemptOptions) error {
-	for text := range strings.SplitSeq(running, ",") {
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			return fmt.Errorf("-running: %w", err)
-		}
-		opts.Running = append(opts.Running, n)
+func run(running string, opts bench.PreemptOptions) (err error) {
+	if opts.Running, err = bench.Numbers("running", running); err != nil {
+		return err
 	}
-	tools, err := filepath.Abs(opts.Tools) // the clusters' processes run elsewhere
-	if err != nil {
-		return fmt.Errorf("-tools: %w", err)
+	if err := bench.Absolute(&opts.Tools); err != nil {
+		return err
 	}
-	opts.Tools = tools
-	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, cancel := bench.Interruptible()
 	defer cancel()
 	return bench.RunPreempt(ctx, os.Stdout, opts)
 }

@@ -4,15 +4,9 @@
 package main
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-	"path/filepath"
-	"strconv"
-	"strings"
-	"syscall"
 
 	"gpubudget/internal/bench"
 )
@@ -32,20 +26,14 @@ func main() {
 	}
 }
 
-func run(jobs string, opts bench.Options) error {
-	for text := range strings.SplitSeq(jobs, ",") {
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			return fmt.Errorf("-jobs: %w", err)
-		}
-		opts.Jobs = append(opts.Jobs, n)
+func run(jobs string, opts bench.Options) (err error) {
+	if opts.Jobs, err = bench.Numbers("jobs", jobs); err != nil {
+		return err
 	}
-	tools, err := filepath.Abs(opts.Tools) // the clusters' processes run elsewhere
-	if err != nil {
-		return fmt.Errorf("-tools: %w", err)
+	if err := bench.Absolute(&opts.Tools); err != nil {
+		return err
 	}
-	opts.Tools = tools
-	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, cancel := bench.Interruptible()
 	defer cancel()
 	return bench.Run(ctx, os.Stdout, opts)
 }
