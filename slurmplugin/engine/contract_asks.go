@@ -146,7 +146,7 @@ func (a *ask) offerLeaving(
 	var leaving []fairshare.Occupant
 	var pieces [][]fairshare.Piece
 	for i := range found.whole {
-		if !slices.ContainsFunc(slices.Collect(found.members(i)), func(m int) bool { return a.leaving(occupants[m].JobID) }) {
+		if !found.some(i, func(m int) bool { return a.leaving(occupants[m].JobID) }) {
 			continue
 		}
 		indices, leaving, pieces = append(indices, i), append(leaving, found.occupants[i]), append(pieces, found.pieces[i])

@@ -28,6 +28,16 @@ func (c *considered) members(i int) iter.Seq[int] {
 	}
 }
 
+// some tells whether any of the members is so.
+func (c *considered) some(i int, is func(member int) bool) bool {
+	for m := range c.members(i) {
+		if is(m) {
+			return true
+		}
+	}
+	return false
+}
+
 // consider asks the rules about all that run. What it returns is valid until the
 // next time.
 func (e *Engine) consider(r *fairshare.Ranking, q *fairshare.Request, p *Placing, now fairshare.Instant) considered {
