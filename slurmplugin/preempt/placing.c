@@ -12,23 +12,6 @@
 
 #include "preempt.h"
 
-/* ---- memory: kept from one attempt to the next ---- */
-
-static bool grow(void *array, uint32_t *room, uint32_t need, size_t size)
-{
-	void **at = array, *more;
-	size_t wanted;
-
-	if (need <= *room)
-		return true;
-	wanted = (size_t)need + need / 2 + 64;
-	if (!(more = realloc(*at, wanted * size)))
-		return false;
-	*at = more;
-	*room = wanted;
-	return true;
-}
-
 void placing_free(struct placing *placing)
 {
 	free(placing->free);
@@ -38,28 +21,12 @@ void placing_free(struct placing *placing)
 	memset(placing, 0, sizeof(*placing));
 }
 
-/* ---- GPUs ---- */
-
-/* By Slurm's number of the name, once it is known: the name of each is a string of
- * its own, which would have to be fetched from memory. */
-static bool is_gpu(const gres_state_t *gres)
-{
-	static uint32_t gpu_id;
-	uint32_t known = __atomic_load_n(&gpu_id, __ATOMIC_RELAXED);
-
-	if (known)
-		return gres->plugin_id == known;
-	if (strcmp(gres->gres_name, "gpu"))
-		return false;
-	__atomic_store_n(&gpu_id, gres->plugin_id, __ATOMIC_RELAXED);
-	return true;
-}
-
 /* ---- what is asked for ---- */
 
 struct asked {
 	uint64_t per_node;     /* GPUs */
 	const char *type;      /* of which; NULL if any */
+	uint32_t type_id;      /* Slurm's number of it */
 	bool counted;          /* per_node says all */
 	uint64_t tasks_a_node; /* 0 if unknown */
 };
@@ -70,9 +37,10 @@ static int asked_gpus(void *x, void *arg)
 	const gres_job_state_t *gpus = gres->gres_data;
 	struct asked *asked = arg;
 
-	if (!is_gpu(gres))
+	if (!gres_is_gpu(gres))
 		return 0;
 	asked->type = asked->type ? "" : gpus->type_name; /* two types: any */
+	asked->type_id = gpus->type_id;
 	if (gpus->gres_per_node)
 		asked->per_node += gpus->gres_per_node;
 	else if (gpus->gres_per_task && asked->tasks_a_node)
@@ -95,8 +63,10 @@ static struct asked read_asked(const job_record_t *job)
 		list_for_each_ro(job->gres_list_req, asked_gpus, &asked);
 	if (!asked.counted)
 		asked.per_node = 0;
-	if (asked.type && !*asked.type)
+	if (!asked.type || !*asked.type) {
 		asked.type = NULL;
+		asked.type_id = 0;
+	}
 	return asked;
 }
 
@@ -185,18 +155,13 @@ struct node_gpus {
 	int64_t free;
 };
 
-static bool same_type(const char *a, const char *b)
-{
-	return !a || !b || !strcasecmp(a, b);
-}
-
 static int free_gpus(void *x, void *arg)
 {
 	const gres_state_t *gres = x;
 	const gres_node_state_t *node = gres->gres_data;
 	struct node_gpus *gpus = arg;
 
-	if (!is_gpu(gres) || node->no_consume)
+	if (!gres_is_gpu(gres) || node->no_consume)
 		return 0;
 	if (!gpus->type || !node->type_cnt) {
 		gpus->free += (int64_t)node->gres_cnt_avail - (int64_t)node->gres_cnt_alloc;
@@ -214,7 +179,7 @@ static int match_type(void *x, void *arg)
 	const gres_node_state_t *node = gres->gres_data;
 	const char *type = arg;
 
-	if (!is_gpu(gres))
+	if (!gres_is_gpu(gres))
 		return 0;
 	for (uint16_t i = 0; i < node->type_cnt; i++)
 		if (!xstrcasecmp(node->type_name[i], type))
@@ -231,8 +196,8 @@ static bool read_nodes(struct placing *placing, const bitstr_t *usable, const ch
 {
 	uint32_t count = 0;
 
-	if (!grow(&placing->node_of, &placing->node_of_room, node_record_count, sizeof(*placing->node_of)) ||
-	    !grow(&placing->free, &placing->node_room, bit_set_count((bitstr_t *)usable), sizeof(*placing->free)))
+	if (!array_grow(&placing->node_of, &placing->node_of_room, node_record_count, sizeof(*placing->node_of)) ||
+	    !array_grow(&placing->free, &placing->node_room, bit_set_count((bitstr_t *)usable), sizeof(*placing->free)))
 		return false;
 	memset(placing->node_of, 0, node_record_count * sizeof(*placing->node_of));
 	for (int i = 0; i < node_record_count; i++) {
@@ -256,93 +221,27 @@ static bool read_nodes(struct placing *placing, const bitstr_t *usable, const ch
 
 /* ---- what others hold ---- */
 
-int64_t run_start(const job_record_t *job)
-{
-	return job->resize_time > job->start_time ? job->resize_time : job->start_time;
-}
-
-/* The GPUs of a job. Nearly always they are one entry, and nothing has to be looked
- * for on each of its nodes. */
-struct held {
-	const char *type;	     /* that counts; NULL if any */
-	const gres_job_state_t *only; /* entry of that type; NULL if there are several */
-	uint32_t entries;
-	uint32_t node; /* of the job's own */
-	int64_t gpus;  /* there */
-	uint64_t total;
-};
-
-static int64_t gpus_on(const gres_job_state_t *gpus, uint32_t node)
-{
-	return gpus->gres_cnt_node_alloc && node < gpus->node_cnt ? (int64_t)gpus->gres_cnt_node_alloc[node] : 0;
-}
-
-static int all_gpus(void *x, void *arg)
-{
-	const gres_state_t *gres = x;
-	const gres_job_state_t *gpus = gres->gres_data;
-	struct held *held = arg;
-
-	if (!is_gpu(gres))
-		return 0;
-	if (gpus->total_gres != NO_CONSUME_VAL64)
-		held->total += gpus->total_gres;
-	if (same_type(gpus->type_name, held->type))
-		held->only = held->entries++ ? NULL : gpus;
-	return 0;
-}
-
-static int held_gpus(void *x, void *arg)
-{
-	const gres_state_t *gres = x;
-	const gres_job_state_t *gpus = gres->gres_data;
-	struct held *held = arg;
-
-	if (is_gpu(gres) && same_type(gpus->type_name, held->type))
-		held->gpus += gpus_on(gpus, held->node);
-	return 0;
-}
-
-static struct gpub_room room_held(const job_record_t *job, struct held *held, uint32_t node, bool memory)
-{
-	const struct job_resources *resources = job->job_resrcs;
-	struct gpub_room room = { 0 };
-
-	held->node = node;
-	held->gpus = held->only ? gpus_on(held->only, node) : 0;
-	if (held->entries > 1)
-		list_for_each_ro(job->gres_list_alloc, held_gpus, held);
-	room.gpus = held->gpus;
-	if (resources->cpus)
-		room.cpus = resources->cpus[node];
-	if (memory && resources->memory_allocated)
-		room.memory = (int64_t)resources->memory_allocated[node];
-	return room;
-}
-
 /* A job that Slurm suspends itself or that is ending makes no room; nor does one
  * within a reservation for a request from outside, since the nodes stay reserved. */
-static bool may_be_evicted(const job_record_t *job, const job_record_t *request)
+static bool may_be_evicted(const job_record_t *job, const struct run *run, const job_record_t *request)
 {
-	return (IS_JOB_RUNNING(job) || IS_JOB_SUSPENDED(job)) && !IS_JOB_COMPLETING(job) && job->details &&
-	       preempt_mode(job) != PREEMPT_MODE_OFF && (!job->resv_ptr || job->resv_ptr == request->resv_ptr);
+	return !run->keeps && (IS_JOB_RUNNING(job) || IS_JOB_SUSPENDED(job)) && !IS_JOB_COMPLETING(job) &&
+	       (!run->resv || run->resv == request->resv_ptr);
 }
 
-static bool add_occupant(struct placing *placing, const job_record_t *job, uint64_t gpus)
+static bool add_occupant(struct placing *placing, const struct run *run)
 {
 	struct gpub_placing *bridge = &placing->bridge;
-	struct gpub_occupant *occupant;
 
-	if (!grow(&placing->occupants, &placing->occupant_room, bridge->occupant_count + 1, sizeof(*placing->occupants)))
+	if (!array_grow(&placing->occupants, &placing->occupant_room, bridge->occupant_count + 1, sizeof(*placing->occupants)))
 		return false;
-	occupant = &placing->occupants[bridge->occupant_count++];
-	*occupant = (struct gpub_occupant){
-		.job_id = job->job_id,
-		.gpus = gpus,
-		.het_job_id = job->het_job_id,
-		.start = run_start(job),
-		.nice = (int64_t)job->details->nice - NICE_OFFSET,
-		.qos_priority = job->qos_ptr ? job->qos_ptr->priority : 0,
+	placing->occupants[bridge->occupant_count++] = (struct gpub_occupant){
+		.job_id = run->job_id,
+		.gpus = run->gpus,
+		.het_job_id = run->het_job_id,
+		.start = run->start,
+		.nice = run->nice,
+		.qos_priority = run->qos_priority,
 	};
 	return true;
 }
@@ -351,104 +250,81 @@ static bool add_piece(struct placing *placing, uint32_t node, const struct gpub_
 {
 	struct gpub_placing *bridge = &placing->bridge;
 
-	if (!grow(&placing->pieces, &placing->piece_room, bridge->piece_count + 1, sizeof(*placing->pieces)))
+	if (!array_grow(&placing->pieces, &placing->piece_room, bridge->piece_count + 1, sizeof(*placing->pieces)))
 		return false;
 	placing->pieces[bridge->piece_count++] =
 		(struct gpub_piece){ .occupant = bridge->occupant_count - 1, .node = node, .held = *held };
 	return true;
 }
 
-/* Has a job whose first node this is any in the partition? */
-static bool stands_in(const job_record_t *job, int first, const part_record_t *part)
+/* What a request can do with that: 0 for GPUs of another type than it asks for. */
+static struct gpub_room room_held(const struct run_piece *piece, uint32_t type, bool memory)
 {
-	return bit_test(part->node_bitmap, first) ||
-	       (job->job_resrcs->nhosts > 1 && bit_overlap_any(job->job_resrcs->node_bitmap, part->node_bitmap));
+	return (struct gpub_room){
+		.gpus = !type || !piece->gpu_type || piece->gpu_type == type ? (int64_t)piece->gpus : 0,
+		.cpus = piece->cpus,
+		.memory = memory ? piece->memory : 0,
+	};
+}
+
+static bool stands_in(const struct run *run, const struct run_piece *pieces, const bitstr_t *nodes)
+{
+	for (uint32_t i = 0; i < run->nodes; i++)
+		if (bit_test((bitstr_t *)nodes, pieces[i].node))
+			return true;
+	return false;
 }
 
 /* All jobs take room from their nodes; those that may be evicted are told of,
  * with what they hold of nodes that matter. */
-static bool read_job(struct placing *placing, const job_record_t *job, const job_record_t *request, const char *type)
+static bool read_run(struct placing *placing, const job_record_t *job, const struct run *run, const struct run_piece *pieces,
+		     const job_record_t *request, uint32_t type)
 {
-	const struct job_resources *resources = job->job_resrcs;
-	bool candidate = may_be_evicted(job, request), memory = placing->request.per_node.memory;
-	struct held gpus = { .type = type };
-	uint32_t node = 0;
-	int first;
+	bool candidate = may_be_evicted(job, run, request), memory = placing->request.per_node.memory;
 
-	if (!resources || !resources->node_bitmap || (first = bit_ffs(resources->node_bitmap)) < 0)
+	if (!job->job_resrcs || !run->nodes)
 		return true;
-	candidate = candidate && (job->het_job_id || stands_in(job, first, request->part_ptr));
-	if (job->gres_list_alloc)
-		list_for_each_ro(job->gres_list_alloc, all_gpus, &gpus);
-	if (candidate && !add_occupant(placing, job, gpus.total))
+	candidate = candidate && (run->het_job_id || stands_in(run, pieces, request->part_ptr->node_bitmap));
+	if (candidate && !add_occupant(placing, run))
 		return false;
-	/* Most have one node: looking for the last one as well would take half of the time. */
-	for (int i = first; node < resources->nhosts && i < node_record_count; i++) {
+	for (uint32_t i = 0; i < run->pieces; i++) {
+		uint32_t node = placing->node_of[pieces[i].node];
 		struct gpub_room held, *room;
 
-		if (!bit_test(resources->node_bitmap, i))
+		if (!node)
 			continue;
-		if (!placing->node_of[i]) {
-			node++;
-			continue;
-		}
-		held = room_held(job, &gpus, node++, memory);
-		room = &placing->free[placing->node_of[i] - 1];
+		held = room_held(&pieces[i], type, memory);
+		room = &placing->free[node - 1];
 		room->cpus -= held.cpus; /* GPUs are counted on the node */
 		room->memory -= held.memory;
-		if (candidate && !add_piece(placing, placing->node_of[i] - 1, &held))
+		if (candidate && !add_piece(placing, node - 1, &held))
 			return false;
 	}
 	return true;
 }
 
-/* The processor is told of the records before their turn: they lie all over memory,
- * and so does what they point to. */
-#define AHEAD 8 /* jobs between the two steps */
+/* The processor is told of the records before their turn: they lie all over memory.
+ * Where one was may be anything by now, which does no harm to ask for. */
+#define AHEAD 16 /* jobs */
 
-static const job_record_t *fetch(uint32_t id)
+static void fetch(const struct run *run)
 {
-	const job_record_t *job = find_job_record(id);
-
-	if (!job)
-		return NULL;
-	__builtin_prefetch(&job->details);
-	__builtin_prefetch(&job->gres_list_alloc);
-	__builtin_prefetch(&job->job_resrcs);
-	__builtin_prefetch(&job->job_state);
-	__builtin_prefetch(&job->qos_ptr);
-	__builtin_prefetch(&job->resize_time);
-	__builtin_prefetch(&job->start_time);
-	return job;
+	__builtin_prefetch(&run->seen->job_id);
+	__builtin_prefetch(&run->seen->job_state);
 }
 
-static void fetch_more(const job_record_t *job)
+static bool read_runs(struct placing *placing, const job_record_t *request, uint32_t type)
 {
-	if (!job)
-		return;
-	__builtin_prefetch(job->gres_list_alloc);
-	if (job->details) {
-		__builtin_prefetch(&job->details->nice);
-		__builtin_prefetch(&job->details->requeue);
-	}
-	if (job->job_resrcs) {
-		__builtin_prefetch(&job->job_resrcs->cpus);
-		__builtin_prefetch(&job->job_resrcs->node_bitmap);
-	}
-}
-
-static bool read_jobs(struct placing *placing, const job_record_t *request, const char *type)
-{
-	const job_record_t *coming[2 * AHEAD] = { NULL };
+	const struct run_piece *pieces;
 	uint32_t count;
-	const uint32_t *ids = running_ids(&count);
+	const struct run *runs = running_runs(&count, &pieces);
 
-	for (uint32_t i = 0; i < count + 2 * AHEAD; i++) {
-		const job_record_t *job = coming[i % (2 * AHEAD)];
+	for (uint32_t i = 0; i < count; i++) {
+		const job_record_t *job = find_job_record(runs[i].job_id);
 
-		coming[i % (2 * AHEAD)] = i < count ? fetch(ids[i]) : NULL;
-		fetch_more(coming[(i + AHEAD) % (2 * AHEAD)]);
-		if (job && job != request && !read_job(placing, job, request, type))
+		if (i + AHEAD < count)
+			fetch(&runs[i + AHEAD]);
+		if (job && job != request && !read_run(placing, job, &runs[i], pieces + runs[i].first, request, type))
 			return false;
 	}
 	return placing->bridge.occupant_count > 0;
@@ -469,7 +345,7 @@ bool placing_read(struct placing *placing, const struct gpub_peer *peer, const j
 	asked = read_asked(request);
 	read_needs(&placing->request, request, &asked);
 	usable = usable_nodes(request);
-	found = read_nodes(placing, usable, asked.type) && read_jobs(placing, request, asked.type);
+	found = read_nodes(placing, usable, asked.type) && read_runs(placing, request, asked.type_id);
 	FREE_NULL_BITMAP(usable);
 	bridge->request = &placing->request;
 	bridge->free = placing->free;

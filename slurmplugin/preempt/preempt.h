@@ -19,18 +19,48 @@
 
 #pragma weak avail_node_bitmap
 
+/* array.c: arrays that are used again. */
+/* Sees to it that there is room for so many. False if memory is short. */
+bool array_grow(void *array, uint32_t *room, uint32_t need, size_t size);
+
 /* library.c: the priority plugin and the Go library. */
 /* Can the plugin work here? Says in the log why not. */
 bool library_installed(void);
 /* NULL as long as the priority plugin isn't loaded. */
 const struct gpub_peer *library_peer(void);
 
-/* running.c: which jobs run. For attempt.c alone, which locks it. */
+/* running.c: which jobs run, and what they hold. For attempt.c alone, which locks it. */
+struct run {
+	uint32_t job_id;
+	uint32_t het_job_id;
+	int64_t start; /* run_start */
+	int64_t nice;  /* without NICE_OFFSET */
+	uint64_t gpus;
+	uint32_t qos_priority;
+	uint32_t first, nodes, pieces; /* of its pieces: one for each node first */
+	bool keeps;                    /* its GPUs, whatever the rules say */
+	const slurmctld_resv_t *resv;  /* to be compared only */
+	const job_record_t *seen;      /* to be fetched only: it may be gone */
+};
+/* What a run holds of a node: GPUs of one type at most. */
+struct run_piece {
+	uint32_t node;     /* slurmctld's index */
+	uint32_t gpu_type; /* Slurm's number of the type; 0 if it has none */
+	uint64_t gpus;
+	uint32_t cpus;
+	int64_t memory;
+};
 /* Looks at all jobs, at most once a second. */
 void running_look(time_t now);
-/* Ids of those that ran then. Valid until the next look. */
-const uint32_t *running_ids(uint32_t *count);
+/* Those that ran then, in any state since; nobody if the nodes have been numbered
+ * anew. Valid until the next look. */
+const struct run *running_runs(uint32_t *count, const struct run_piece **pieces);
 void running_free(void);
+/* Of a run: the later of its start and its last resize. */
+int64_t run_start(const job_record_t *job);
+/* By Slurm's number of the name, once it is known: the name of each is a string of
+ * its own, which would have to be fetched from memory. */
+bool gres_is_gpu(const gres_state_t *gres);
 
 /* placing.c: an attempt to place a job in the form of the bridge. */
 struct placing {
@@ -47,8 +77,6 @@ struct placing {
  * this job, or memory is short. */
 bool placing_read(struct placing *placing, const struct gpub_peer *peer, const job_record_t *request, time_t now);
 void placing_free(struct placing *placing);
-/* Of a run: the later of its start and its last resize. */
-int64_t run_start(const job_record_t *job);
 
 /* attempt.c: the answers. */
 /* Looks at what runs. Needs the job read lock, and must not be called within a

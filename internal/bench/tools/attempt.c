@@ -188,7 +188,7 @@ static void measure(const char *name, uint32_t attempts, bool look, bool cold)
 
 		last_job_update++; /* so that nothing is used again */
 		if (look)
-			running_free();
+			running_look(i); /* long ago */
 		if (cold)
 			forget();
 		begin = now_ns();
