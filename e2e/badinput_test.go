@@ -651,7 +651,7 @@ func (b *ill) requireNowhere(ids ...uint32) {
 }
 
 // Weights at both ends of their range: with all at 0 there is an order in strict
-// mode, and a priority of 1 otherwise; with all at their most nothing wraps
+// mode, and the least priority of allocated jobs otherwise; with all at their most nothing wraps
 // round, and by Slurm's shares all is as under priority/multifactor.
 func (b *ill) weights() {
 	second, first := b.twoJobs()
@@ -660,7 +660,7 @@ func (b *ill) weights() {
 	for _, c := range []struct {
 		weight string
 		sum    int64
-	}{{"0", 1}, {"4294967295", math.MaxUint32}} {
+	}{{"0", 1_000_001}, {"4294967295", math.MaxUint32}} {
 		b.slurmConf(weightLines(c.weight)...)
 		b.configure()
 		b.waitOrder(first, nice, second)
@@ -669,6 +669,7 @@ func (b *ill) weights() {
 		for _, id := range []uint32{first, nice} {
 			b.wait("the end of the range", func() bool { return b.priority(id) == c.sum })
 		}
+		b.requireSum(sprioColumns)
 		b.gpubudget("policy", "set", "mode", "strict")
 		b.configure("Shares=slurm", "FairTreeTies=slurm")
 		bySlurm[c.weight] = b.settledPriorities()

@@ -231,7 +231,7 @@ func TestExplainAgreesWithSprio(t *testing.T) {
 	}
 	s.exec("root", "gpubudget", "-Q", "policy", "set", "mode", "additive")
 	s.wait("the additive mode", func() bool {
-		return !slices.ContainsFunc(s.sprio(), func(r sprioRow) bool { return r.priority > 1_000_000 })
+		return !slices.ContainsFunc(s.sprio(), func(r sprioRow) bool { return r.priority > 2_000_000 })
 	})
 	for _, id := range slices.Sorted(maps.Keys(jobs)) {
 		for _, r := range s.compare(id, jobs).Ahead {

@@ -177,7 +177,9 @@ func TestMinRuntimeOfRuns(t *testing.T) {
 // What asks for no minimum runtime comes after all that is allocated, in either
 // mode and from its submission on; sprio's columns add up, and explain says why.
 func TestUnallocatedJobsWaitBehindAllocatedOnes(t *testing.T) {
-	s := startContract(t, nil)
+	s := startContract(t, func(o *testcluster.Options) {
+		o.SlurmConf = append(o.SlurmConf, "PartitionName=short Nodes=ALL PriorityJobFactor=100 State=UP", "PriorityWeightPartition=1000")
+	})
 	release := s.submit(bob, "told_b", 1000, "--gpus=8") // from now on told_a is ahead
 	s.waitState(release, "R")
 	nobody := s.submit(cem, "told_c", 1, "--gpus=1")
@@ -200,10 +202,36 @@ func TestUnallocatedJobsWaitBehindAllocatedOnes(t *testing.T) {
 	s.exec("root", "gpubudget", "-i", "policy", "set", "mode", "additive")
 	s.wait("the additive mode", func() bool {
 		order := s.order()
-		return order[0] == first && order[1] == last && number(t, s.priorities(first)[0]) < 1_000_000
+		return order[0] == first && order[1] == last && number(t, s.priorities(first)[0]) < 2_000_000
 	})
 	s.requireSum(sprioColumns)
 	require.Contains(t, s.exec(ann, "gpubudget", "explain", number0(free)), "It is unallocated")
+	s.exec("root", "scancel", number0(again), number0(fresh))
+
+	// Whatever they have: the best of those that are unallocated meet the worst that
+	// are charged, in each partition.
+	parts := s.submit(ann, "told_a", 1, "--gpus=1", "--min-runtime=0", "--partition=gpu,short")
+	for _, id := range []uint32{free, nobody, parts} {
+		s.exec("root", "scontrol", "update", "job", number0(id), "nice=-2000000000")
+		s.exec("root", "scontrol", "update", "job", number0(id), "sitefactor=2000000000")
+	}
+	s.exec("root", "scontrol", "update", "job", number0(last), "nice=2000000000")
+	const band = 1_000_000
+	s.wait("the edges of both kinds", func() bool {
+		for _, id := range []uint32{free, nobody, parts} {
+			if number(t, s.priorities(id)[0]) != band {
+				return false
+			}
+		}
+		return number(t, s.priorities(last)[0]) == band+1
+	})
+	require.Equal(t, []uint32{first, last}, s.order()[:2])
+	s.requireSum(sprioColumns)
+	rows := s.rows("sprio", "--noheader", "--jobs="+number0(parts), "--format=%r|%Y|%F")
+	require.Len(t, rows, 2)
+	for _, row := range rows {
+		require.Equal(t, []string{number0(band), "0"}, row[1:], row[0])
+	}
 }
 
 // Unallocated time is charged to nobody and changes nobody's rank; it is reported

@@ -186,13 +186,11 @@ func finite(x float64) float64 {
 	return min(max(x, -1<<53), 1<<53)
 }
 
-// clampPriority is a sum of columns as a priority. 0 is kept for held jobs.
-func clampPriority(sum float64) uint32 {
-	if !(sum >= 1) {
-		return 1
+// clampPriority is a sum of columns as a priority within bounds. 0 is kept for
+// held jobs.
+func clampPriority(sum, least, most float64) uint32 {
+	if !(sum >= least) {
+		return uint32(least)
 	}
-	if sum >= math.MaxUint32 {
-		return math.MaxUint32
-	}
-	return uint32(sum)
+	return uint32(min(sum, most))
 }

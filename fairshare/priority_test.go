@@ -117,14 +117,14 @@ func TestAdditive(t *testing.T) {
 	fairshare.NewAdditive(r, w, cluster).Priority(&job, &f)
 	require.InDelta(t, 1000*0.25, f.Age, 1e-9)
 	require.InDelta(t, 200*0.5, f.Assoc, 1e-9)
-	require.InDelta(t, 30_000*2.0/3, f.Fairshare, 1e-9) // 3 with the vacant account
+	require.InDelta(t, 1_000_000+30_000*2.0/3, f.Fairshare, 1e-9) // 3 with the vacant account
 	require.InDelta(t, 100*0.15, f.JobSize, 1e-9)
 	require.InDelta(t, 50*0.2, f.Partition, 1e-9)
 	require.InDelta(t, 7000*0.1, f.QOS, 1e-9)
 	require.Equal(t, []float64{2.5, 0, 500}, f.TRES)
 	require.EqualValues(t, 11, f.Site)
 	require.EqualValues(t, 5, f.Nice)
-	const common = 250 + 100 + 20_000 + 15 + 700 + 11 - 5
+	const common = 1_000_000 + 250 + 100 + 20_000 + 15 + 700 + 11 - 5
 	require.EqualValues(t, common+10+502, f.Priority)
 	require.EqualValues(t, common+50+1000, job.Parts[0].Priority)
 	require.EqualValues(t, common, job.Parts[1].Priority)
@@ -133,7 +133,8 @@ func TestAdditive(t *testing.T) {
 func TestAdditiveFairshare(t *testing.T) {
 	p := fairshare.NewAdditive(twoUsers(), fairshare.Weights{Fairshare: 3000}, cluster)
 	for name, want := range map[string]float64{
-		"a/u": 3000, "a/v": 2000, "a/guest": 2000, "vacant/guest": 1000, "nobody/u": 0, "/u": 0, "root/u": 0,
+		"a/u": 1_003_000, "a/v": 1_002_000, "a/guest": 1_002_000, "root/u": 1_000_000,
+		"vacant/guest": 0, "nobody/u": 0, "/u": 0, // without a budget
 	} {
 		account, user, _ := cutUser(name)
 		var f fairshare.Factors
@@ -142,6 +143,7 @@ func TestAdditiveFairshare(t *testing.T) {
 	}
 }
 
+// As in Slurm, whose shares know nothing of unallocated jobs.
 func TestAdditiveBounds(t *testing.T) {
 	inf, nan := math.Inf(1), math.NaN()
 	most := fairshare.Weights{Age: math.MaxUint32, Assoc: math.MaxUint32, Fairshare: math.MaxUint32, JobSize: math.MaxUint32, Partition: math.MaxUint32, QOS: math.MaxUint32}
@@ -152,7 +154,7 @@ func TestAdditiveBounds(t *testing.T) {
 		want uint32
 	}{
 		{"nothing", fairshare.Weights{}, fairshare.Job{}, 1},
-		{"all there is", most, fairshare.Job{Account: "a", User: "u", Age: 1, AssocFactor: 1, PartitionFactor: 1, QOSFactor: 1}, math.MaxUint32},
+		{"all there is", most, fairshare.Job{Fairshare: 1, Age: 1, AssocFactor: 1, PartitionFactor: 1, QOSFactor: 1}, math.MaxUint32},
 		{"exactly the most", fairshare.Weights{QOS: math.MaxUint32}, fairshare.Job{QOSFactor: 1}, math.MaxUint32},
 		{"fractions are cut off", fairshare.Weights{QOS: 10}, fairshare.Job{QOSFactor: 0.99}, 9},
 		{"less than one", fairshare.Weights{QOS: 1}, fairshare.Job{QOSFactor: 0.99}, 1},
@@ -175,7 +177,7 @@ func TestAdditiveBounds(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var f fairshare.Factors
 			test.job.Parts = []fairshare.JobPart{{Factor: test.job.PartitionFactor, TRES: test.job.TRES}}
-			fairshare.NewAdditive(twoUsers(), test.w, cluster).Priority(&test.job, &f)
+			fairshare.NewAdditive(nil, test.w, cluster).Priority(&test.job, &f)
 			require.Equal(t, test.want, f.Priority)
 			require.Equal(t, test.want, test.job.Parts[0].Priority)
 			require.False(t, math.IsNaN(f.Sum()))

@@ -15,7 +15,8 @@ import (
 //	Additive  priority = Row.Fairshare + the other weighted factors - nice
 //
 // A job that asks to be unallocated has 0 in place of Row.Fairshare; with Strict
-// it goes by Slot.Unallocated, unless that is where its account stands anyway.
+// it goes by Slot.Unallocated, unless that is where its account stands anyway. With
+// Additive it has at most Band, and jobs of a Row that isn't 0 have more.
 //
 // where the digits are Amounts of Rises, and the rest is cut from the weighted
 // factors, scaled. A property test holds the C beside the Go.
@@ -31,6 +32,8 @@ type Table struct {
 	QOS       []Rise  // the QOS digit, before Slot.QOSUnit
 	Nice      []Rise  // the nice digits of all slots
 	Slots     []Slot
+
+	Band float64 // of an Additive by a ranking, else 0
 
 	// Unknown is the row of a user of an account that nobody knows.
 	Unknown Row
@@ -111,17 +114,22 @@ func (l *levels) table(worth func(step int64) int64) []Rise {
 
 // Table is p as numbers.
 func (p *Additive) Table() *Table {
-	return &Table{Weights: p.weights, Size: p.size}
+	return &Table{Weights: p.weights, Size: p.size, Band: p.band}
 }
 
 // Row is where a user of an account stands; of an account that isn't known,
 // Table.Unknown.
-func (p *Additive) Row(account, user string) Row { return p.RowOf(p.factor(account, user)) }
+func (p *Additive) Row(account, user string) Row {
+	if p.ranking == nil {
+		return Row{}
+	}
+	return p.RowAt(p.ranking.Seat(account, user))
+}
 
 // RowAt is Row for who knows the seat.
-func (p *Additive) RowAt(seat Seat) Row { return p.RowOf(p.factorAt(seat)) }
+func (p *Additive) RowAt(seat Seat) Row { return Row{Fairshare: p.columnAt(seat)} }
 
-// RowOf is where a user stands whose fair-share factor is known.
+// RowOf is where a user stands whose fair-share factor is known, without a ranking.
 func (p *Additive) RowOf(factor float64) Row {
 	return Row{Fairshare: float64(p.weights.Fairshare) * finite(factor)}
 }

@@ -3,6 +3,7 @@
 package simulate
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -177,6 +178,20 @@ func TestAdditiveWeighsAgeAgainstFairShare(t *testing.T) {
 	}
 	require.True(t, order(true))
 	require.False(t, order(false))
+}
+
+// But none that is unallocated, by what it asks for or for want of a budget, comes
+// before one that is allocated, however long it has waited.
+func TestAdditivePutsUnallocatedJobsLast(t *testing.T) {
+	free := job(0, 4, 1800, 60)
+	free.MinRuntime = 0
+	for name, first := range map[string]Job{"asks for it": free, "has no budget": job(2, 4, 1800, 60)} {
+		cfg := scenario(t, "contract", 1, job(1, 4, 0, 360), first, job(1, 4, 21_300, 60))
+		cfg.Policy.Additive, cfg.Policy.FairshareWeight, cfg.Policy.AgeWeight, cfg.Policy.MaxAge = true, 100, 4_000_000_000, 6*time.Hour
+		cfg.Budget.Accounts[slices.IndexFunc(cfg.Budget.Accounts, func(a fairshare.Account) bool { return a.Name == "c" })].Share = Always(fairshare.Share(0))
+		got := starts(t, cfg)
+		require.Equal(t, [][]int64{{0}, {25_200}, {21_600}}, got, name)
+	}
 }
 
 func TestOutages(t *testing.T) {

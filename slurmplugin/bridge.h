@@ -20,7 +20,7 @@
 
 /* Raised whenever a struct or a call below changes: both sides compare it at
  * start, so that a stale library is refused and not misread. */
-#define GPUB_ABI 8
+#define GPUB_ABI 9
 
 enum gpub_rc { GPUB_OK = 0, GPUB_ERROR = -1, GPUB_PANIC = -2, GPUB_ABI_MISMATCH = -3 };
 
@@ -201,6 +201,8 @@ struct gpub_table {
 	int64_t rest_steps;      /* the last digit is below this */
 	double rest_scale;       /* steps for each point of the weighted sum */
 	int64_t site_low;
+	double band;             /* of the weighted sum by budgets: unallocated jobs have at most this,
+				  * those of owners whose place isn't 0 more. Else 0 */
 	struct gpub_place unknown; /* of an account that nobody knows */
 	struct gpub_rise *qos, *nice; /* the first from is INT64_MIN, or below all values */
 	struct gpub_slot *slots;

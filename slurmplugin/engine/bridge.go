@@ -17,7 +17,7 @@ import (
 // only during the call.
 
 // ABI is GPUB_ABI of bridge.h.
-const ABI = 8
+const ABI = 9
 
 // Result codes, enum gpub_rc of bridge.h.
 const (
@@ -256,6 +256,7 @@ type Table struct {
 	RestSteps                      int64
 	RestScale                      float64
 	SiteLow                        int64
+	Band                           float64
 	Unknown                        Place
 	QOS, Nice                      *Rise
 	Slots                          *Slot

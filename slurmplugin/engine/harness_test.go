@@ -270,7 +270,7 @@ func (h *host) tableOf(t *Table) *fairshare.Table {
 			Age: w.Age, Assoc: w.Assoc, Fairshare: w.Fairshare, JobSize: w.JobSize, Partition: w.Partition, QOS: w.QOS,
 			TRES: h.engine.weights.TRES, MaxAge: w.MaxAge, FavorSmall: w.FavorSmall != 0, Damping: w.Damping, Flags: fairshare.Flags(w.Flags),
 		},
-		RestSteps: t.RestSteps, RestScale: t.RestScale, SiteLow: t.SiteLow,
+		RestSteps: t.RestSteps, RestScale: t.RestScale, SiteLow: t.SiteLow, Band: t.Band,
 		QOS: array(t.QOS, t.QOSCount), Nice: array(t.Nice, t.NiceCount), Slots: slots, Unknown: rowOf(t.Unknown),
 	}
 	require.Equal(h.t, h.engine.generation, w.Generation)

@@ -155,13 +155,13 @@ func TestAdditivePrioritiesAreSlurmsSum(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, 1.0, carol.Factor)
 	want := fairshare.Factors{
-		Age: 100, Assoc: 1.5, Fairshare: 10000, JobSize: 50, Partition: 50, QOS: 1000, Site: 20, Nice: 5,
-		TRES: []float64{3.5, 2.75}, Priority: 11222, // 11222.75
+		Age: 100, Assoc: 1.5, Fairshare: 1_010_000, JobSize: 50, Partition: 50, QOS: 1000, Site: 20, Nice: 5,
+		TRES: []float64{3.5, 2.75}, Priority: 1_011_222, // and .75; a million since it is allocated
 	}
 	require.Equal(t, want, h.score(&job))
 	parts := h.inputs[3].Parts
-	require.Equal(t, uint32(11234), parts[0].Priority)
-	require.Equal(t, uint32(11197), parts[1].Priority)
+	require.Equal(t, uint32(1_011_234), parts[0].Priority)
+	require.Equal(t, uint32(1_011_197), parts[1].Priority)
 	h.stop()
 }
 

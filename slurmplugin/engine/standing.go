@@ -78,7 +78,7 @@ func describe(from *fairshare.Table, generation uint64, to *Table) {
 	as.TRESCount = fairshare.Length(w.TRES)
 	to.Nodes, to.CPUs, to.Packed, to.Unallocated = from.Size.Nodes, from.Size.CPUs, truth(from.Packed), 0
 	to.QOSCount, to.NiceCount, to.SlotCount = fairshare.Length(from.QOS), fairshare.Length(from.Nice), fairshare.Length(from.Slots)
-	to.RestSteps, to.RestScale, to.SiteLow = from.RestSteps, from.RestScale, from.SiteLow
+	to.RestSteps, to.RestScale, to.SiteLow, to.Band = from.RestSteps, from.RestScale, from.SiteLow, from.Band
 	to.Unknown = placeOf(from.Unknown)
 }
 

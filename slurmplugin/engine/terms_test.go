@@ -272,6 +272,16 @@ func TestUnallocatedJobsComeLast(t *testing.T) {
 			priorities[1] = h.score(&jobs[0]).Priority
 			require.Equal(t, []uint32{2, 3, 1}, order(priorities), "between two passes, and none of its kind was there")
 
+			worst := h.pending(4, "physics", "alice", func(j *Job, in *fairshare.Job) { j.Nice, in.Site = 1<<31-1, -1<<31 })
+			best := func(j *Job, in *fairshare.Job) {
+				zero(j, in)
+				j.Nice, j.QOSPriority, in.Site, in.QOSFactor, in.Age = -1<<31, 1000, 1<<31-1, 1, 0
+			}
+			jobs = append(jobs, worst, h.pending(5, "bio", "carol", best), h.pending(6, "idle", "dora", best), h.pending(7, "nowhere", "eve", best))
+			got := order(h.pass(jobs...))
+			require.Equal(t, []uint32{2, 3, 4}, got[:3], "whatever they have")
+			jobs = jobs[:3]
+
 			set(budgets.MinRuntime, "0s")
 			require.Equal(t, uint32(3), order(h.pass(jobs...))[0], "it alone asks for any")
 			h.stop()

@@ -186,6 +186,7 @@ func tableLayout() []place {
 		{"gpub_table.rest_steps", unsafe.Offsetof(ct.rest_steps), unsafe.Offsetof(gt.RestSteps)},
 		{"gpub_table.rest_scale", unsafe.Offsetof(ct.rest_scale), unsafe.Offsetof(gt.RestScale)},
 		{"gpub_table.site_low", unsafe.Offsetof(ct.site_low), unsafe.Offsetof(gt.SiteLow)},
+		{"gpub_table.band", unsafe.Offsetof(ct.band), unsafe.Offsetof(gt.Band)},
 		{"gpub_table.unknown", unsafe.Offsetof(ct.unknown), unsafe.Offsetof(gt.Unknown)},
 		{"gpub_table.qos", unsafe.Offsetof(ct.qos), unsafe.Offsetof(gt.QOS)},
 		{"gpub_table.nice", unsafe.Offsetof(ct.nice), unsafe.Offsetof(gt.Nice)},

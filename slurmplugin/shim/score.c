@@ -189,9 +189,25 @@ static void pack(const struct gpub_table *table, const struct score_owner *owner
 
 /* ---- added up: fairshare.Additive ---- */
 
-static double weigh(uint32_t weight, double by)
+/* A column as it is added up: with a band, no more than a priority has room for. */
+static double within(const struct gpub_table *table, double x)
 {
-	return weight ? finite_number((double)weight * by) : 0;
+	double limit = table->band > 0 ? UINT32_MAX : WHOLE;
+
+	return least(most(finite_number(x), -limit), limit);
+}
+
+/* A site factor or a nice value: with a band, what Slurm's protocol carries. */
+static int64_t carried(const struct gpub_table *table, int64_t x)
+{
+	if (!(table->band > 0))
+		return x;
+	return x < INT32_MIN ? INT32_MIN : x > INT32_MAX ? INT32_MAX : x;
+}
+
+static double weigh(const struct gpub_table *table, uint32_t weight, double by)
+{
+	return weight ? within(table, (double)weight * by) : 0;
 }
 
 static double weighted_tres(const struct gpub_table *table, const double *tres, double *columns)
@@ -199,7 +215,7 @@ static double weighted_tres(const struct gpub_table *table, const double *tres, 
 	double sum = 0;
 
 	for (uint32_t i = 0; tres && table->weights.tres && i < table->weights.tres_count; i++) {
-		double term = finite_number(table->weights.tres[i] * tres[i]);
+		double term = within(table, table->weights.tres[i] * tres[i]);
 
 		sum += term;
 		if (columns)
@@ -215,33 +231,87 @@ static double columns(const struct score *of, double partition, double tres)
 	       (double)of->nice;
 }
 
-static uint32_t priority_of(double sum)
+struct bounds {
+	double least, most;
+};
+
+/* Of the priority of a job that has this in its column of the fair-share factor. */
+static struct bounds bounds_of(const struct gpub_table *table, double fairshare)
 {
-	if (!(sum >= 1))
-		return 1;
-	return sum >= UINT32_MAX ? UINT32_MAX : (uint32_t)sum;
+	if (!(table->band > 0))
+		return (struct bounds){ 1, UINT32_MAX };
+	if (fairshare > 0)
+		return (struct bounds){ table->band + 1, UINT32_MAX };
+	return (struct bounds){ 1, table->band };
+}
+
+static uint32_t priority_of(double sum, struct bounds bounds)
+{
+	if (!(sum >= bounds.least))
+		return (uint32_t)bounds.least;
+	return (uint32_t)least(sum, bounds.most);
+}
+
+/* Takes off a column what is left to be taken, as far as it isn't beyond 0. */
+static double give(double *left, double column)
+{
+	double part = *left < 0 ? most(least(column, 0), *left) : least(most(column, 0), *left);
+
+	*left -= part;
+	return column - part;
+}
+
+/* Where the priority was cut by a point or more, NICE takes up the difference, and
+ * the other columns what it can't hold: they add up again. */
+static void settle(const struct gpub_table *table, double sum, struct score *out)
+{
+	int64_t whole = (int64_t)(sum - (double)out->priority);
+	double left, nice;
+
+	if ((double)whole > sum - (double)out->priority)
+		whole--;
+	if (!whole || whole == -1)
+		return;
+	left = (double)whole;
+	nice = least(most((double)out->nice + left, INT32_MIN), INT32_MAX);
+	left -= nice - (double)out->nice;
+	out->nice = (int64_t)nice;
+	out->site = (int64_t)give(&left, (double)out->site);
+	out->qos = give(&left, out->qos);
+	out->partition = give(&left, out->partition);
+	out->assoc = give(&left, out->assoc);
+	out->job_size = give(&left, out->job_size);
+	out->age = give(&left, out->age);
+	for (uint32_t i = 0; out->tres && i < table->weights.tres_count; i++)
+		out->tres[i] = give(&left, out->tres[i]);
 }
 
 static void add_up(const struct gpub_table *table, const struct score_owner *owner, const struct score_job *job,
 		   struct score *out)
 {
 	const struct gpub_weights *w = &table->weights;
+	struct bounds bounds;
+	double sum;
 
 	out->age = (double)w->age * age_factor(table, job->age);
-	out->assoc = weigh(w->assoc, job->assoc);
+	out->assoc = weigh(table, w->assoc, job->assoc);
 	out->fairshare = score_unallocated(table, job->min_runtime) ? 0 : owner->fairshare;
 	out->job_size = (double)w->job_size * size_factor(table, job);
-	out->qos = weigh(w->qos, job->qos);
-	out->site = job->site;
-	out->nice = job->nice;
-	out->partition = weigh(w->partition, job->partition);
+	out->qos = weigh(table, w->qos, job->qos);
+	out->site = carried(table, job->site);
+	out->nice = carried(table, job->nice);
+	out->partition = weigh(table, w->partition, job->partition);
+	bounds = bounds_of(table, out->fairshare);
 	for (uint32_t i = 0; i < job->parts_count; i++) {
 		struct score_part *part = &job->parts[i];
 		double others = columns(out, 0, weighted_tres(table, part->tres, NULL));
 
-		part->priority = priority_of(weigh(w->partition, part->factor) + others);
+		part->priority = priority_of(weigh(table, w->partition, part->factor) + others, bounds);
 	}
-	out->priority = priority_of(columns(out, out->partition, weighted_tres(table, job->tres, out->tres)));
+	sum = columns(out, out->partition, weighted_tres(table, job->tres, out->tres));
+	out->priority = priority_of(sum, bounds);
+	if (table->band > 0)
+		settle(table, sum, out);
 }
 
 struct score_owner score_owner(const struct gpub_table *table, const struct gpub_place *place)

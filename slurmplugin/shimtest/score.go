@@ -34,7 +34,7 @@ func Score(t *fairshare.Table, row fairshare.Row, job *fairshare.Job, f *fairsha
 		nodes: C.uint32_t(t.Size.Nodes), cpus: C.uint32_t(t.Size.CPUs), packed: truth(t.Packed),
 		qos_count: C.uint32_t(len(t.QOS)), nice_count: C.uint32_t(len(t.Nice)), slot_count: C.uint32_t(len(t.Slots)),
 		unallocated: C.GPUB_UNALLOCATED_ZERO,
-		rest_steps:  C.int64_t(t.RestSteps), rest_scale: C.double(t.RestScale), site_low: C.int64_t(t.SiteLow),
+		rest_steps:  C.int64_t(t.RestSteps), rest_scale: C.double(t.RestScale), site_low: C.int64_t(t.SiteLow), band: C.double(t.Band),
 		unknown: place(t.Unknown), qos: rises(&pins, t.QOS), nice: rises(&pins, t.Nice),
 	}
 	slots := make([]C.struct_gpub_slot, 0, len(t.Slots))
