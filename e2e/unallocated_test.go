@@ -206,6 +206,7 @@ func TestUnallocatedJobsWaitBehindAllocatedOnes(t *testing.T) {
 	})
 	s.requireSum(sprioColumns)
 	require.Contains(t, s.exec(ann, "gpubudget", "explain", number0(free)), "It is unallocated")
+	require.Contains(t, s.exec(cem, "gpubudget", "explain", number0(nobody)), "told_c has none")
 	s.exec("root", "scancel", number0(again), number0(fresh))
 
 	// Whatever they have: the best of those that are unallocated meet the worst that
@@ -232,6 +233,9 @@ func TestUnallocatedJobsWaitBehindAllocatedOnes(t *testing.T) {
 	for _, row := range rows {
 		require.Equal(t, []string{number0(band), "0"}, row[1:], row[0])
 	}
+	text = s.exec(ann, "gpubudget", "explain", number0(free))
+	require.Contains(t, text, "it is charged to a budget")
+	require.NotContains(t, text, "more points", "no number of them would do")
 }
 
 // Unallocated time is charged to nobody and changes nobody's rank; it is reported

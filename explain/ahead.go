@@ -17,7 +17,8 @@ type Cause string
 const (
 	// SetByHand: an operator has set one of the two priorities.
 	SetByHand Cause = "set_by_hand"
-	// Allocated: it is charged to a budget, and the subject asks not to be.
+	// Allocated: it is charged to a budget, and the subject asks not to be. In additive
+	// priority, too, this and Funded go before all columns.
 	Allocated Cause = "allocated"
 	// Funded: its account has a budget.
 	Funded Cause = "funded"
@@ -75,15 +76,19 @@ type Pending struct {
 	Partition string
 	Tasks     int64 // of an array, each a job
 	GPUs      int64 // of each
+	Nice      int64 // as squeue shows it
 	Factors   fairshare.Factors
 }
 
 // setByHand tells whether an operator has set the job's priority: then sprio
 // shows no columns.
-func (p *Pending) setByHand() bool {
+func (p *Pending) setByHand() bool { return p.Factors.Priority > 1 && p.bare() }
+
+// bare tells whether the job has no columns, or none that isn't 0.
+func (p *Pending) bare() bool {
 	f := &p.Factors
 	columns := []float64{f.Age, f.Assoc, f.Fairshare, f.JobSize, f.Partition, f.QOS, sum(f.TRES), float64(f.Site), float64(f.Nice)}
-	return f.Priority > 1 && !slices.ContainsFunc(columns, func(c float64) bool { return c != 0 })
+	return !slices.ContainsFunc(columns, func(c float64) bool { return c != 0 })
 }
 
 // rival tells whether q is served before p, in a partition that is both's.
@@ -212,7 +217,7 @@ func (x *explainer) whyAccount(mine, theirs Subject) (why Why, ok bool) {
 	}
 	a, here := x.ranking.Account(mine.Account)
 	b, there := x.ranking.Account(theirs.Account)
-	if x.explanation.Strict && here && there && b.Funded && !a.Funded {
+	if here && there && b.Funded && !a.Funded {
 		return Why{Cause: Funded}, true
 	}
 	return x.whyTree(mine, theirs), true
@@ -276,8 +281,16 @@ func (x *explainer) whyDigits(mine, theirs *Pending) Why {
 // fairshareColumn is sprio's column of the fair-share factor.
 const fairshareColumn = "FAIRSHARE"
 
-// whySum compares two jobs by the weighted sum.
+// whySum compares two jobs by the weighted sum, if both are allocated or neither is.
 func (x *explainer) whySum(mine, theirs *Pending) Why {
+	a, known := x.ranking.Account(mine.Owner.Account)
+	switch {
+	case mine.allocated() || !theirs.allocated():
+	case x.asked[mine.JobID]:
+		return Why{Cause: Allocated}
+	case !known || !a.Funded:
+		return Why{Cause: Funded}
+	}
 	why := whySum(mine, theirs)
 	if why.Column == fairshareColumn {
 		why.Parting = x.parting(mine.Owner, theirs.Owner)

@@ -65,7 +65,7 @@ func (x *explainer) change(job, all []Pending) {
 	if x.explanation.Unallocated {
 		x.add(Change{Kind: Allocate, Mine: Side{Account: mine.Account}})
 	}
-	if a, ok := x.ranking.Account(mine.Account); ok && !a.Funded && x.explanation.Strict {
+	if a, ok := x.ranking.Account(mine.Account); ok && !a.Funded {
 		x.add(Change{Kind: Unfunded, Mine: Side{Account: mine.Account}})
 	}
 	if theirs, ok := x.nearest(func(r *Rival) bool { return r.Account != mine.Account }); ok {
@@ -83,7 +83,9 @@ func (x *explainer) change(job, all []Pending) {
 	case x.explanation.Strict:
 		x.withinAccount()
 	default:
-		x.add(Change{Kind: Points, Points: pointsMissing(job, all)})
+		if points := pointsMissing(job, job[0].within(all)); points > 0 {
+			x.add(Change{Kind: Points, Points: points + job[0].hidden()})
+		}
 	}
 }
 
@@ -166,7 +168,7 @@ func (x *explainer) withinAccount() {
 }
 
 // pointsMissing is how many more points a job needs to pass the next ahead of
-// it, in the partition where that takes least.
+// it, in the partition where that takes least; 0 if there is none.
 func pointsMissing(job, all []Pending) int64 {
 	var least int64
 	for i := range job {

@@ -237,7 +237,7 @@ func TestAccountWithoutUsers(t *testing.T) {
 func pending(id uint32, s Subject, partition string, fairshareColumn, qos float64, nice int64, age float64) Pending {
 	f := fairshare.Factors{Fairshare: fairshareColumn, QOS: qos, Nice: nice, Age: age}
 	f.Priority = uint32(f.Sum())
-	return Pending{JobID: id, Owner: s, Partition: partition, Tasks: 1, GPUs: 2, Factors: f}
+	return Pending{JobID: id, Owner: s, Partition: partition, Tasks: 1, GPUs: 2, Nice: nice, Factors: f}
 }
 
 func TestJobsAhead(t *testing.T) {

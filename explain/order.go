@@ -74,13 +74,18 @@ func chain(r *fairshare.Ranking, s Subject, pooled bool) []Side {
 }
 
 // order tells which of two subjects is served first: positive if it is mine, 0
-// if neither. Whoever is not in the tree comes last.
+// if neither. Whoever is not in the tree comes last, and before him come accounts
+// without a budget. In additive priority a fair share tells none of these apart.
 func order(r *fairshare.Ranking, strict bool, mine, theirs Subject) int {
 	a, here := r.Account(mine.Account)
 	b, there := r.Account(theirs.Account)
 	switch {
 	case !here || !there:
 		return boolOrder(here, there)
+	case a.Funded != b.Funded:
+		return boolOrder(a.Funded, b.Funded)
+	case !strict && !a.Funded:
+		return 0
 	case !strict && mine.User != "" && theirs.User != "":
 		return orderOfUsers(r, mine, theirs, func(u *fairshare.UserStanding) int { return u.Rank })
 	case !strict:
@@ -89,8 +94,6 @@ func order(r *fairshare.Ranking, strict bool, mine, theirs Subject) int {
 		return orderOfUsers(r, mine, theirs, func(u *fairshare.UserStanding) int { return u.Level })
 	case hasPlace(a, mine) && hasPlace(b, theirs):
 		return fairshare.ComparePlaces(a, b)
-	case a.Funded != b.Funded:
-		return boolOrder(a.Funded, b.Funded)
 	}
 	return orderByPaths(r, mine, theirs, true)
 }

@@ -296,7 +296,7 @@ func waiting(q *queue.Queue, owner func(*queue.Job) explain.Subject, job *queue.
 		if j == nil {
 			continue // it has started meanwhile
 		}
-		row := explain.Pending{JobID: f.JobID, Owner: owner(j), Partition: f.In, Tasks: tasks[f.JobID], GPUs: j.GPUs, Factors: f.Factors}
+		row := explain.Pending{JobID: f.JobID, Owner: owner(j), Partition: f.In, Tasks: tasks[f.JobID], GPUs: j.GPUs, Nice: j.Nice, Factors: f.Factors}
 		all = append(all, row)
 		if f.JobID == job.JobID {
 			mine = append(mine, row)
