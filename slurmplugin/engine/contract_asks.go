@@ -23,6 +23,7 @@ type contract struct {
 	ranking     *fairshare.Ranking // the last one, with what was exchanged since; nil: to be made
 
 	// Memory that is used again: there may be ten thousand jobs.
+	recent recent
 	wholes wholes
 	offers fairshare.Offers
 }
@@ -277,8 +278,7 @@ func (e *Engine) requestOf(j *Job, now fairshare.Instant) (fairshare.Request, Pa
 // runningAs is the run that an occupant shows, as far as it is known; ok is
 // false if it isn't: such a job keeps its GPUs. It is nil for a component of a
 // het job that has none.
-func (e *Engine) runningAs(o *Occupant) (r *run, ok bool) {
-	rec := e.tracker.jobs[o.JobID]
+func (rec *job) runningAs(o *Occupant) (r *run, ok bool) {
 	if o.GPUs == 0 {
 		return nil, o.HetJobID != 0
 	}

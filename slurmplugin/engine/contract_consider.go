@@ -46,11 +46,14 @@ func (e *Engine) consider(r *fairshare.Ranking, q *fairshare.Request, p *Placing
 	wholes.begin(occupants)
 	rules := e.rules()
 	judge := rules.Judge(r, now, q)
+	recent := &e.contract.recent
+	recent.begin()
 	for i := range occupants {
+		rec := recent.record(e.tracker, occupants[i].JobID)
 		if wholes.keeps(i) {
 			continue
 		}
-		run, ok := e.runningAs(&occupants[i])
+		run, ok := rec.runningAs(&occupants[i])
 		if !ok {
 			wholes.keep(i)
 			continue
@@ -68,6 +71,41 @@ func (e *Engine) consider(r *fairshare.Ranking, q *fairshare.Request, p *Placing
 		wholes.add(i, &o, d.Rule)
 	}
 	return wholes.considered(array(p.Pieces, p.PieceCount))
+}
+
+// recent finds the records of jobs by the order in which they were asked for the
+// time before: Slurm's list hardly changes, and a map of many jobs lies all over
+// memory.
+type recent struct {
+	before, now []*job
+	at          int // in before
+}
+
+// mostGone is how many of those asked for the time before may be missing in a row.
+const mostGone = 8
+
+func (r *recent) begin() { r.before, r.now, r.at = r.now, r.before[:0], 0 }
+
+// record is nil if nothing is known of the job.
+func (r *recent) record(t *tracker, id uint32) *job {
+	rec := r.next(id)
+	if rec == nil {
+		rec = t.jobs[id]
+	}
+	if rec != nil {
+		r.now = append(r.now, rec)
+	}
+	return rec
+}
+
+func (r *recent) next(id uint32) *job {
+	for i := r.at; i < min(r.at+mostGone, len(r.before)); i++ {
+		if rec := r.before[i]; rec.id == id && !rec.forgotten {
+			r.at = i + 1
+			return rec
+		}
+	}
+	return nil
 }
 
 // wholes are jobs, the components of a het job put together. Of those that keep

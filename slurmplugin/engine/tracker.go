@@ -78,6 +78,7 @@ type job struct {
 	missed    uint8  // passes since
 	demanding bool   // when last seen in a pass
 	capped    bool   // it was told of that it asks for too much
+	forgotten bool   // it isn't in tracker.jobs any more
 }
 
 // tailCharge is the charge of a run that ended after the snapshot was read.
@@ -453,6 +454,7 @@ func (t *tracker) sweep() {
 			t.finish(r, unix(rec.lastSeen), lost, t.now)
 		}
 		delete(t.jobs, rec.id)
+		rec.forgotten = true
 	}
 }
 

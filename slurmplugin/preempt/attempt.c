@@ -33,6 +33,7 @@ static struct {
 static __thread struct {
 	uint32_t request;
 	uint64_t serial; /* of the answers it goes by in this walk over the jobs; 0: not known yet */
+	uint32_t place;  /* to which this walk has come */
 } asking;
 
 static void put_answer(const struct gpub_occupant *o)
@@ -96,11 +97,17 @@ static bool answered(const job_record_t *request, time_t now)
 void attempt_prepare(void)
 {
 	asking.serial = 0;
+	asking.place = 0;
 	if (!job_list)
 		return;
 	pthread_mutex_lock(&lock);
 	running_look(time(NULL));
 	pthread_mutex_unlock(&lock);
+}
+
+void attempt_walks(void)
+{
+	running_fetch(asking.place++);
 }
 
 /* Sees to it that there are answers for the request. */

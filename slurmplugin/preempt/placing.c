@@ -309,8 +309,8 @@ static bool read_run(struct placing *placing, const job_record_t *job, const str
 
 static void fetch(const struct run *run)
 {
-	__builtin_prefetch(&run->seen->job_id);
-	__builtin_prefetch(&run->seen->job_state);
+	__builtin_prefetch(&run->job->job_id);
+	__builtin_prefetch(&run->job->job_state);
 }
 
 static bool read_runs(struct placing *placing, const job_record_t *request, uint32_t type)

@@ -40,7 +40,7 @@ struct run {
 	uint32_t first, nodes, pieces; /* of its pieces: one for each node first */
 	bool keeps;                    /* its GPUs, whatever the rules say */
 	const slurmctld_resv_t *resv;  /* to be compared only */
-	const job_record_t *seen;      /* to be fetched only: it may be gone */
+	const job_record_t *job;       /* to be fetched only: it may be gone */
 };
 /* What a run holds of a node: GPUs of one type at most. */
 struct run_piece {
@@ -55,6 +55,9 @@ void running_look(time_t now);
 /* Those that ran then, in any state since; nobody if the nodes have been numbered
  * anew. Valid until the next look. */
 const struct run *running_runs(uint32_t *count, const struct run_piece **pieces);
+/* Tells the processor that the walk over the list has come to this place, from 0. Needs
+ * no lock. */
+void running_fetch(uint32_t place);
 void running_free(void);
 /* Of a run: the later of its start and its last resize. */
 int64_t run_start(const job_record_t *job);
@@ -82,6 +85,8 @@ void placing_free(struct placing *placing);
 /* Looks at what runs. Needs the job read lock, and must not be called within a
  * walk over job_list. */
 void attempt_prepare(void);
+/* A walk over the list has come to its next job. */
+void attempt_walks(void);
 /* Where the job stands in the order of those that the request may evict, from 1;
  * 0 if it may not. Needs the job read lock. */
 uint32_t attempt_order(const job_record_t *job, const job_record_t *request);

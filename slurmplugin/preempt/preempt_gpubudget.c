@@ -129,6 +129,7 @@ EXPORT bool preempt_p_job_preempt_check(job_queue_rec_t *preemptor, job_queue_re
 /* Asked of every job of the list, pending ones and the request itself too. */
 EXPORT bool preempt_p_preemptable(job_record_t *preemptee, job_record_t *preemptor)
 {
+	attempt_walks();
 	if (preemptee == preemptor || (!IS_JOB_RUNNING(preemptee) && !IS_JOB_SUSPENDED(preemptee)) ||
 	    !IS_JOB_PENDING(preemptor))
 		return false;

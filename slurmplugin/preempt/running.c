@@ -9,6 +9,10 @@
  * What a run holds doesn't change while it lasts, and lies in a dozen places all over
  * memory: it is read once and remembered by job and start. What somebody may change is
  * read anew by each look.
+ *
+ * Most of what a walk over tens of thousands of records takes is waiting for memory. So
+ * the order of the list is remembered as well, and the processor is told of each
+ * record before its turn, be the walk ours or Slurm's.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -31,8 +35,22 @@ struct layout {
 	time_t configured;
 };
 
+/* Where Slurm's list had which record, to be fetched only: it may be gone. Other threads
+ * may read it meanwhile, so it is never moved; smaller ones are kept to the end. */
+struct walk {
+	struct walk *smaller;
+	uint32_t room;
+	struct walk_step {
+		const job_record_t *job;
+		const struct job_details *details; /* of one that runs */
+	} steps[];
+};
+
+static struct walk *walk;
+
 static struct {
 	struct running now, before;
+	uint32_t place; /* in the list */
 	struct layout layout;
 	time_t at;
 	bool failed;
@@ -54,6 +72,79 @@ bool gres_is_gpu(const gres_state_t *gres)
 		return false;
 	__atomic_store_n(&gpu_id, gres->plugin_id, __ATOMIC_RELAXED);
 	return true;
+}
+
+/* ---- memory ahead of time ---- */
+
+#define AHEAD 16 /* jobs: before that much else is asked for */
+
+static struct walk_step step_at(uint32_t place)
+{
+	const struct walk *last = __atomic_load_n(&walk, __ATOMIC_ACQUIRE);
+
+	if (!last || place >= last->room)
+		return (struct walk_step){ 0 };
+	return (struct walk_step){
+		__atomic_load_n(&last->steps[place].job, __ATOMIC_RELAXED),
+		__atomic_load_n(&last->steps[place].details, __ATOMIC_RELAXED),
+	};
+}
+
+static void remember_step(uint32_t place, const job_record_t *job, const struct job_details *details)
+{
+	if (!walk || place >= walk->room)
+		return;
+	__atomic_store_n(&walk->steps[place].job, job, __ATOMIC_RELAXED);
+	__atomic_store_n(&walk->steps[place].details, details, __ATOMIC_RELAXED);
+}
+
+/* No room for some is no harm: they aren't fetched then. */
+static void make_walk(uint32_t jobs)
+{
+	uint32_t room = jobs + jobs / 2 + 1024;
+	struct walk *more;
+
+	if ((walk && walk->room >= jobs) || !(more = calloc(1, sizeof(*more) + room * sizeof(*more->steps))))
+		return;
+	more->smaller = walk;
+	more->room = room;
+	__atomic_store_n(&walk, more, __ATOMIC_RELEASE);
+}
+
+static void free_walks(void)
+{
+	struct walk *smaller;
+
+	for (; walk; walk = smaller) {
+		smaller = walk->smaller;
+		free(walk);
+	}
+}
+
+/* What tells whether a job runs. Where a record was may be anything by now, which does
+ * no harm to ask for. */
+static void fetch_state(const job_record_t *job)
+{
+	__builtin_prefetch(&job->het_job_id);
+	__builtin_prefetch(&job->job_state);
+}
+
+/* What note reads of one that runs. */
+static void fetch_terms(struct walk_step step)
+{
+	__builtin_prefetch(&step.job->batch_flag);
+	__builtin_prefetch(&step.job->details);
+	__builtin_prefetch(&step.job->part_ptr);
+	__builtin_prefetch(&step.job->qos_ptr);
+	__builtin_prefetch(&step.job->resize_time);
+	__builtin_prefetch(&step.job->start_time);
+	__builtin_prefetch(&step.details->nice);
+	__builtin_prefetch(&step.details->requeue);
+}
+
+void running_fetch(uint32_t place)
+{
+	fetch_state(step_at(place + AHEAD).job);
 }
 
 /* ---- what a run holds ---- */
@@ -176,7 +267,6 @@ static const struct run *find_before(const job_record_t *job)
 /* What somebody may change while the job runs. */
 static void read_terms(struct run *run, const job_record_t *job)
 {
-	run->seen = job;
 	run->het_job_id = job->het_job_id;
 	run->resv = job->resv_ptr;
 	run->qos_priority = job->qos_ptr ? job->qos_ptr->priority : 0;
@@ -184,21 +274,31 @@ static void read_terms(struct run *run, const job_record_t *job)
 	run->keeps = !job->details || preempt_mode(job) == PREEMPT_MODE_OFF;
 }
 
+static bool runs(const job_record_t *job)
+{
+	return IS_JOB_RUNNING(job) || IS_JOB_SUSPENDED(job) || IS_JOB_COMPLETING(job);
+}
+
 static int note(void *x, void *arg)
 {
 	const job_record_t *job = x;
 	struct running *now = &looked.now;
 	const struct run *old;
+	struct walk_step ahead = step_at(looked.place + AHEAD);
 	struct run *run;
 
 	(void)arg;
-	if (!IS_JOB_RUNNING(job) && !IS_JOB_SUSPENDED(job) && !IS_JOB_COMPLETING(job))
+	fetch_state(ahead.job);
+	if (ahead.details)
+		fetch_terms(ahead);
+	remember_step(looked.place++, job, runs(job) ? job->details : NULL);
+	if (!runs(job))
 		return 0;
 	looked.failed = !array_grow(&now->runs, &now->room, now->count + 1, sizeof(*now->runs));
 	if (looked.failed)
 		return -1;
 	run = &now->runs[now->count++];
-	*run = (struct run){ .job_id = job->job_id, .start = run_start(job) };
+	*run = (struct run){ .job_id = job->job_id, .start = run_start(job), .job = job };
 	read_terms(run, job);
 	old = find_before(job);
 	looked.failed = !(old ? copy_held(now, run, &looked.before, old) : read_held(now, run, job));
@@ -240,6 +340,8 @@ void running_look(time_t now)
 		looked.before.places.count = 0;
 	looked.layout = layout;
 	looked.failed = false;
+	looked.place = 0;
+	make_walk(list_count(job_list));
 	list_for_each_ro(job_list, note, NULL);
 	if (looked.failed || !place(&looked.now)) /* what is missing would look like room */
 		looked.now.count = looked.now.piece_count = looked.now.places.count = 0;
@@ -265,5 +367,6 @@ void running_free(void)
 {
 	free_running(&looked.now);
 	free_running(&looked.before);
+	free_walks();
 	memset(&looked, 0, sizeof(looked));
 }
