@@ -24,14 +24,16 @@ import (
 type job struct {
 	usage.Run
 
-	at        time.Time // it counts up to here
-	protected time.Time // until when; zero if it never was, or nobody knows
+	at    time.Time        // it counts up to here
+	whole usage.Protection // of the job with all its components
+	// protected is until when it is; zero if it never was, or nobody knows.
+	protected time.Time
 }
 
-func newJob(r *report.Report, run *usage.Run) job {
-	j := job{Run: *run, at: r.UsedUntil}
-	if until, ok := run.ProtectedUntil(r.UsedUntil); ok {
-		j.protected = until
+func newJob(r *report.Report, run *usage.Run, whole usage.Protection) job {
+	j := job{Run: *run, at: r.UsedUntil, whole: whole}
+	if !whole.Unknown {
+		j.protected = whole.Until
 	}
 	return j
 }
@@ -51,7 +53,11 @@ func (j *job) id() string {
 // state is what the contract says of the job now.
 func (j *job) state() string {
 	switch {
-	case !j.Allocated:
+	case j.whole.GPUs == 0:
+		return "keeps" // shards or MPS: nobody is preempted for those
+	case j.whole.Unknown:
+		return "unknown" // keeps its GPUs until the plugin knows
+	case !j.whole.Allocated:
 		return "unallocated" // yields to any allocated request
 	case j.SuspendedSince != nil:
 		return "suspended"
@@ -214,13 +220,17 @@ func (p *program) actJobs(ctx context.Context, o options) error {
 }
 
 // jobs are the running jobs of who was asked for, those that have to yield first
-// in front: unallocated ones, then by when their protection ends.
+// in front: unallocated ones, then by when their protection ends, at last those that
+// keep their GPUs.
 func (s selection) jobs(r *report.Report) []job {
 	lineage := s.lineage(r)
 	var jobs []job
-	for i := range r.Open {
-		if run := &r.Open[i]; s.showsOwner(run.Account, run.User, lineage) {
-			jobs = append(jobs, newJob(r, run))
+	for _, components := range usage.Jobs(r.Open) {
+		whole := usage.ProtectionOf(components, r.UsedUntil)
+		for _, run := range components {
+			if s.showsOwner(run.Account, run.User, lineage) {
+				jobs = append(jobs, newJob(r, run, whole))
+			}
 		}
 	}
 	slices.SortStableFunc(jobs, func(x, y job) int {
@@ -230,7 +240,10 @@ func (s selection) jobs(r *report.Report) []job {
 }
 
 func (j *job) order() int {
-	if j.Allocated {
+	switch {
+	case j.whole.GPUs == 0, j.whole.Unknown:
+		return 2
+	case j.whole.Allocated:
 		return 1
 	}
 	return 0

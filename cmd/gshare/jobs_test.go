@@ -46,7 +46,11 @@ func newRunning(t *testing.T) example {
 			r.SuspendedSince = new(reporttest.Now.Add(-2 * time.Hour))
 		}),
 		run(46, "nlp", "dora", 4, 0, 30*time.Hour, func(r *usage.Run) { r.ArrayJobID, r.ArrayTaskID = 45, 7 }), // unallocated
+		// A component that is past its own minimum runtime, and one that is unallocated:
+		// their sibling protects them.
+		run(50, "nlp", "eve", 2, time.Hour, 30*time.Hour, func(r *usage.Run) { r.HetJobID = 50 }),
 		run(51, "nlp", "eve", 4, 36*time.Hour, 30*time.Hour, func(r *usage.Run) { r.HetJobID = 50 }),
+		run(52, "nlp", "eve", 1, 0, 30*time.Hour, func(r *usage.Run) { r.HetJobID = 50 }),
 	}))
 	return e
 }
@@ -98,9 +102,9 @@ func TestJobsAddUpToTheAccount(t *testing.T) {
 	for _, j := range jobs.Clusters[0].Jobs {
 		sums[j.Account] += j.Charged
 	}
-	// 8 x 6 h, 2 x 1.5 h, 1 x 2 h, 1 x 1 h; 4 x 10 h; 4 x 30 h.
+	// 8 x 6 h, 2 x 1.5 h, 1 x 2 h, 1 x 1 h; 4 x 10 h; 6 x 30 h.
 	require.Equal(t, map[string]fairshare.GPUMillis{
-		"vision": 54 * fairshare.GPUHour, "seg": 40 * fairshare.GPUHour, "nlp": 120 * fairshare.GPUHour, "stray": 0,
+		"vision": 54 * fairshare.GPUHour, "seg": 40 * fairshare.GPUHour, "nlp": 180 * fairshare.GPUHour, "stray": 0,
 	}, sums)
 }
 
@@ -119,13 +123,13 @@ func TestJobsHavePartsOfGPUs(t *testing.T) {
 	require.NoError(t, usage.NewStore(pool).WriteRuns(t.Context(), []usage.Run{
 		run(61, "dora", 250_000, true), run(62, "dora", 142_857, false), run(63, "eve", 1_500_000, true),
 	}))
-	code, stdout, stderr := e.run("-a", "--jobs", "-A", "nlp", "-o", "job%6,gpus%5")
+	code, stdout, stderr := e.run("-a", "--jobs", "-A", "nlp", "-o", "job%6,gpus%5,state")
 	require.Equal(t, exitOK, code, stderr)
-	require.Equal(t, ` JobID  GPUs
------- -----
-    62  0.14
-    61  0.25
-    63  1.50
+	require.Equal(t, ` JobID  GPUs State
+------ ----- -----
+    61  0.25 keeps
+    62  0.14 keeps
+    63  1.50 keeps
 
 Jobs:     3, on 1.75 GPUs that are charged (0 of them protected) and 0.14 that are not (0.14 for want of a minimum runtime)
 `, stdout)
