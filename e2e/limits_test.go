@@ -958,8 +958,8 @@ func (l *limits) reset() {
 }
 
 // resetTo sets a period and waits for the resets that are due; of a year's
-// quarters there may be several, one a period. What nobody uses any more is
-// then nothing.
+// quarters there may be several, one a period; of a week's none, as long as the
+// month has begun after it. What nobody uses any more is then nothing.
 func (l *limits) resetTo(period string, used ...string) {
 	l.t.Helper()
 	l.each(func(s *side) error {
@@ -971,6 +971,10 @@ func (l *limits) resetTo(period string, used ...string) {
 			if shown[key].raw == 0 || shown[key].wall == 0 {
 				return fmt.Errorf("%s has no usage to be reset", key)
 			}
+		}
+		_, before, err := s.lastPeriod()
+		if err != nil {
+			return err
 		}
 		if err := s.configure("PriorityDecayHalfLife=0", "PriorityUsageResetPeriod="+period); err != nil {
 			return err
@@ -985,7 +989,7 @@ func (l *limits) resetTo(period string, used ...string) {
 			if period == "NOW" {
 				return reset >= began.Unix() && reset <= now.Unix(), err
 			}
-			return reset == lastTurn(period, now).Unix(), err
+			return reset == max(before, lastTurn(period, now).Unix()), err
 		})
 		if err != nil {
 			return err
