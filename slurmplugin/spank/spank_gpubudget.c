@@ -21,6 +21,8 @@
 SPANK_PLUGIN(gpubudget, 1)
 
 #define VARIABLE "GPUBUDGET_MIN_RUNTIME"
+#define FORWARDED "_SLURM_SPANK_OPTION_gpubudget_min_runtime" /* Slurm's name for the option in a job */
+#define PRESET "SLURM_SPANK_" FORWARDED			       /* and for what it is where nobody says it */
 #define DEFAULT_CAP (8 * 3600)
 #define FAILED (-1) /* Slurm takes an error of a plugin for one if it is negative */
 
@@ -60,8 +62,11 @@ static int take(const char *source, const char *text)
 
 static int take_option(int value, const char *text, int remote)
 {
+	const char *variable = getenv(VARIABLE);
+	bool preset = variable && *variable && !strcmp(variable, text);
+
 	(void)value;
-	return remote ? 0 : take("--min-runtime", text);
+	return remote ? 0 : take(preset ? VARIABLE : "--min-runtime", text);
 }
 
 static struct spank_option min_runtime = {
@@ -84,31 +89,52 @@ static int read_arguments(int count, char **arguments)
 	return 0;
 }
 
+/*
+ * Slurm takes options from the script, then from its own variables, then from the
+ * command line, for each component of a het job anew. Ours is handed to it as one
+ * of those, so that it comes in the same place. What else that says is the option
+ * of the job in which this runs, and not meant for another; steps have none.
+ */
+static int preset_option(void)
+{
+	const char *variable = getenv(VARIABLE);
+	bool step = spank_context() == S_CTX_LOCAL && getenv("SLURM_JOB_ID");
+
+	if (step || !variable || !*variable)
+		return unsetenv(PRESET);
+	return setenv(PRESET, variable, 1);
+}
+
 int slurm_spank_init(spank_t spank, int count, char **arguments)
 {
 	spank_context_t context = spank_context();
 
 	if (submitting() && read_arguments(count, arguments))
 		return FAILED;
+	if (submitting() && preset_option()) {
+		slurm_error("gpubudget: %s can't be handed to Slurm: %m", VARIABLE);
+		return FAILED;
+	}
 	/* Steps are told the options of their job and must know them. */
 	if (submitting() || context == S_CTX_REMOTE)
 		return spank_option_register(spank, &min_runtime) ? FAILED : 0;
 	return 0;
 }
 
+/* Once for each component of a het job, after its options. What a component does not say it has from the one before. */
 int slurm_spank_init_post_opt(spank_t spank, int count, char **arguments)
 {
-	const char *variable = getenv(VARIABLE);
 	char seconds[24];
 
 	(void)count;
 	(void)arguments;
-	if (!submitting())
+	if (!submitting() || !asked)
 		return 0;
-	if (!asked && variable && *variable && take(VARIABLE, variable))
+	/* As part of the job Slurm would make it the variable that presets the next component's, over its script. */
+	if (spank_job_control_unsetenv(spank, FORWARDED)) {
+		slurm_error("gpubudget: the option of a component can't be kept from the next");
 		return FAILED;
-	if (!asked)
-		return 0;
+	}
 	snprintf(seconds, sizeof(seconds), "%" PRIu64, wanted);
 	if (spank_job_control_setenv(spank, VARIABLE, seconds, 1)) {
 		slurm_error("gpubudget: the minimum runtime can't be told to slurmctld");
