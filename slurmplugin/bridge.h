@@ -20,7 +20,7 @@
 
 /* Raised whenever a struct or a call below changes: both sides compare it at
  * start, so that a stale library is refused and not misread. */
-#define GPUB_ABI 9
+#define GPUB_ABI 10
 
 enum gpub_rc { GPUB_OK = 0, GPUB_ERROR = -1, GPUB_PANIC = -2, GPUB_ABI_MISMATCH = -3 };
 
@@ -350,8 +350,9 @@ typedef int (*gpub_slurm_shares_fn)(struct gpub_slurm_assoc *assocs, uint32_t co
 
 /* Decides the order of all occupants. If it fails nobody is evicted. */
 typedef int (*gpub_candidates_fn)(const struct gpub_placing *placing, int64_t now_ms);
-/* Slurm evicts a job so that another one can start. */
-typedef int (*gpub_preempted_fn)(uint32_t victim, uint32_t request, int64_t now_ms);
+/* Slurm evicts a job so that another one can start. requeues is 1 if it will pend again,
+ * 0 if it is cancelled. */
+typedef int (*gpub_preempted_fn)(uint32_t victim, uint32_t request, uint32_t requeues, int64_t now_ms);
 
 /* Nodes that are being drained. 1 if jobs are to make room for their repair. */
 typedef int (*gpub_drains_fn)(void);

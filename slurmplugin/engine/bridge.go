@@ -17,7 +17,7 @@ import (
 // only during the call.
 
 // ABI is GPUB_ABI of bridge.h.
-const ABI = 9
+const ABI = 10
 
 // Result codes, enum gpub_rc of bridge.h.
 const (

@@ -13,6 +13,7 @@ import (
 type Preemption struct {
 	At      fairshare.Instant
 	Rule    fairshare.Rule // that said so
+	Requeue bool           // it will pend again, or else is cancelled
 	Request Party          // the job that waited
 	Victim  Party          // the job that ran
 }

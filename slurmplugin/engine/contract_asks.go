@@ -305,8 +305,9 @@ func (e *Engine) occupantOf(r *run, o *Occupant, now fairshare.Instant, judge *f
 	return out
 }
 
-// Preempted notes that Slurm evicts a job for a request.
-func (e *Engine) Preempted(victim, request uint32, nowMS int64) {
+// Preempted notes that Slurm evicts a job for a request: it requeues the job, or
+// cancels it.
+func (e *Engine) Preempted(victim, request uint32, requeues bool, nowMS int64) {
 	defer e.recorder.notify()
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -316,7 +317,7 @@ func (e *Engine) Preempted(victim, request uint32, nowMS int64) {
 	ranking := e.contracted()
 	if rec := e.tracker.jobs[victim]; rec != nil && rec.run != nil && rec.run.Open() && ranking != nil {
 		a.told = append(a.told, rec.run)
-		e.exchange(ranking, a, rec.run, now)
+		e.exchange(ranking, a, rec.run, requeues, now)
 		c.evictions.note(victim, eviction{rec.run.StartedAt.Unix(), now})
 	}
 	a.fruitless = 0
@@ -324,8 +325,8 @@ func (e *Engine) Preempted(victim, request uint32, nowMS int64) {
 }
 
 // exchange notes what an eviction changes, and who was who.
-func (e *Engine) exchange(ranking *fairshare.Ranking, a *ask, r *run, now fairshare.Instant) {
-	p := Preemption{At: now, Rule: a.rule(r.JobID), Request: a.party, Victim: victimOf(r, now)}
+func (e *Engine) exchange(ranking *fairshare.Ranking, a *ask, r *run, requeues bool, now fairshare.Instant) {
+	p := Preemption{At: now, Rule: a.rule(r.JobID), Requeue: requeues, Request: a.party, Victim: victimOf(r, now)}
 	p.Request.Ratio, p.Victim.Ratio = ranking.Ratios(a.party.Account, r.Account)
 	p.Request.Rank, p.Victim.Rank = rankOf(ranking, a.party.Account), rankOf(ranking, r.Account)
 	c := &e.contract

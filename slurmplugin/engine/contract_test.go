@@ -175,7 +175,7 @@ func TestAPreemptionIsNoted(t *testing.T) {
 	ask := c.request("bio", "carol", 300, 4)
 	require.Equal(t, []uint32{over.id}, c.candidates(ask))
 	c.engine.wanted.Store(false)
-	c.engine.Preempted(over.id, ask.JobID, c.ms())
+	c.engine.Preempted(over.id, ask.JobID, true, c.ms())
 	require.True(t, c.engine.Wanted())
 
 	noted := c.engine.takePreemptions()
@@ -183,6 +183,7 @@ func TestAPreemptionIsNoted(t *testing.T) {
 	p := noted[0]
 	require.Equal(t, fairshare.Instant(c.ms()), p.At)
 	require.Equal(t, fairshare.R3, p.Rule)
+	require.True(t, p.Requeue)
 	require.Equal(t, Party{
 		JobID: ask.JobID, Account: "bio", User: "carol", GPUs: 4, Allocated: true, MinRuntime: 5 * time.Minute,
 		Ratio: p.Request.Ratio, Rank: 1,
@@ -204,7 +205,7 @@ func TestAnExchangeCountsAtOnce(t *testing.T) {
 	c.see(600 * time.Second)
 	ask := c.request("bio", "carol", 300, 4)
 	require.NotEmpty(t, c.candidates(ask))
-	c.engine.Preempted(over.id, ask.JobID, c.ms())
+	c.engine.Preempted(over.id, ask.JobID, true, c.ms())
 	load := func() int64 {
 		bio, ok := c.engine.contracted().Account("bio")
 		require.True(t, ok)
@@ -230,7 +231,7 @@ func TestAnExchangeIsOverOnceItIsRanked(t *testing.T) {
 			request.asked = 300
 			ask := c.slurm.show(request)
 			require.NotEmpty(t, c.candidates(&ask))
-			c.engine.Preempted(over.id, request.id, c.ms())
+			c.engine.Preempted(over.id, request.id, true, c.ms())
 			c.slurm.requeue(over)
 			c.slurm.clean(over)
 			c.slurm.start(request)
@@ -257,7 +258,7 @@ func TestEachTaskOfAnArrayMayEvict(t *testing.T) {
 	for i, j := range jobs {
 		ask.ArrayTasks = uint32(10 - i)
 		require.Contains(t, c.candidates(ask), j.id, "task %d", i)
-		c.engine.Preempted(j.id, ask.JobID, c.ms())
+		c.engine.Preempted(j.id, ask.JobID, true, c.ms())
 		c.slurm.requeue(j)
 		c.slurm.clean(j)
 		c.see(time.Second)
@@ -273,11 +274,11 @@ func TestR7CountsWhatWasEvictedForARequestAndInADay(t *testing.T) {
 	c.see(600 * time.Second)
 	ask := c.request("bio", "carol", 300, 4)
 	require.Len(t, c.candidates(ask), 4, "the scheduler takes one")
-	c.engine.Preempted(jobs[0].id, ask.JobID, c.ms())
+	c.engine.Preempted(jobs[0].id, ask.JobID, true, c.ms())
 	c.slurm.requeue(jobs[0])
 	c.see(time.Second)
 	require.Len(t, c.candidates(ask), 3)
-	c.engine.Preempted(jobs[1].id, ask.JobID, c.ms())
+	c.engine.Preempted(jobs[1].id, ask.JobID, true, c.ms())
 	c.slurm.requeue(jobs[1])
 	c.see(time.Second)
 	require.Empty(t, c.candidates(ask), "8 GPUs for 4 are enough")
@@ -302,7 +303,7 @@ func TestNobodyElseGoesDuringAGraceTime(t *testing.T) {
 	c.see(time.Second)
 	ask := c.request("bio", "carol", 300, 8)
 	require.Equal(t, []uint32{other.id, told.id}, c.candidates(ask), "who has lost least goes first")
-	c.engine.Preempted(told.id, ask.JobID, c.ms())
+	c.engine.Preempted(told.id, ask.JobID, true, c.ms())
 	require.Equal(t, []uint32{told.id}, c.candidates(ask))
 	c.see(time.Second)
 	require.Equal(t, []uint32{told.id}, c.candidates(ask))

@@ -62,7 +62,7 @@ func (e *Engine) Left(id uint32, node string, nowMS int64) {
 	now := fairshare.Instant(nowMS)
 	victim := victimOf(rec.run, now)
 	p := &spoolPreemption{
-		At: now, Rule: usage.Drain, Mode: "requeue", Node: node,
+		At: now, Rule: usage.Drain, Mode: requeues, Node: node,
 		Victim: spooledParty(&victim), StartedAt: fairshare.At(rec.run.StartedAt),
 	}
 	p.Victim.Known = false // nobody's account was asked about

@@ -33,7 +33,7 @@ func lastingEvictions(t *testing.T) (c *contested, job *simJob) {
 		ask := c.request("bio", "carol", 300, 4)
 		ask.JobID += uint32(i)
 		require.Equal(t, []uint32{job.id}, c.candidates(ask))
-		c.engine.Preempted(job.id, ask.JobID, c.ms())
+		c.engine.Preempted(job.id, ask.JobID, true, c.ms())
 		c.slurm.requeue(job)
 		c.see(time.Second)
 		if i == 0 {

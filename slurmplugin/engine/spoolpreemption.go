@@ -24,6 +24,12 @@ type spoolPreemption struct {
 	Request        *spoolParty       `json:"request,omitempty"`   // absent: nobody
 }
 
+// The modes of a preemption.
+const (
+	requeues = "requeue"
+	cancels  = "cancel"
+)
+
 // spoolParty is one of the jobs of a preemption.
 type spoolParty struct {
 	JobID       uint32  `json:"job"`
@@ -44,8 +50,11 @@ type spoolParty struct {
 func spooledPreemption(p *Preemption) *spoolPreemption {
 	request := spooledParty(&p.Request)
 	s := &spoolPreemption{
-		At: p.At, Rule: fmt.Sprintf("R%d", p.Rule), Victim: spooledParty(&p.Victim),
+		At: p.At, Rule: fmt.Sprintf("R%d", p.Rule), Mode: cancels, Victim: spooledParty(&p.Victim),
 		StartedAt: fairshare.At(p.Victim.StartedAt), Request: &request,
+	}
+	if p.Requeue {
+		s.Mode = requeues
 	}
 	if p.Victim.Allocated {
 		s.ProtectedUntil = p.Victim.ProtectedUntil

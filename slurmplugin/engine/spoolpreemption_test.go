@@ -27,7 +27,7 @@ func TestPreemptionsGoThroughTheSpool(t *testing.T) {
 	h.engine.mu.Lock()
 	h.engine.contract.preemptions = []Preemption{
 		{
-			At: at, Rule: fairshare.R3,
+			At: at, Rule: fairshare.R3, Requeue: true,
 			Victim: Party{JobID: 7, Restart: 1, Account: "physics", User: "alice", GPUs: 4, Allocated: true, MinRuntime: time.Hour,
 				StartedAt: start, ProtectedUntil: fairshare.At(start.Add(time.Hour)), QOSPriority: 3, Nice: 5, Ratio: 0.25, Rank: 2},
 			Request: Party{JobID: 9, Account: "bio", User: "carol", GPUs: 4, Allocated: true, MinRuntime: 30 * time.Minute, Ratio: math.Inf(1), Rank: 1},
@@ -48,13 +48,13 @@ func TestPreemptionsGoThroughTheSpool(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []usage.Preemption{
 		{
-			Cluster: "titan", At: at.Time(), Rule: "R3", StartedAt: start, ProtectedUntil: new(start.Add(time.Hour)),
+			Cluster: "titan", At: at.Time(), Rule: "R3", Mode: "requeue", StartedAt: start, ProtectedUntil: new(start.Add(time.Hour)),
 			Job: usage.Party{JobID: 7, Restart: 1, Account: "physics", User: "alice", GPUs: 4, Allocated: true, MinRuntime: time.Hour,
 				QOSPriority: 3, Nice: 5, Ratio: new(0.25), Rank: 2},
 			For: &usage.Party{JobID: 9, Account: "bio", User: "carol", GPUs: 4, Allocated: true, MinRuntime: 30 * time.Minute, Ratio: new(math.Inf(1)), Rank: 1},
 		},
 		{
-			Cluster: "titan", At: (at + 1).Time(), Rule: "R1", StartedAt: start,
+			Cluster: "titan", At: (at + 1).Time(), Rule: "R1", Mode: "cancel", StartedAt: start,
 			Job: usage.Party{JobID: 8, Account: "idle", User: "dora", GPUs: 1, Ratio: new(0.0)}, For: &usage.Party{JobID: 9, Ratio: new(0.0)},
 		},
 	}, got)

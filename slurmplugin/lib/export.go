@@ -245,9 +245,9 @@ func gpub_candidates(placing *C.struct_gpub_placing, nowMS C.int64_t) C.int {
 // gpub_preempted tells of a job that is evicted so that another can start.
 //
 //export gpub_preempted
-func gpub_preempted(victim, request C.uint32_t, nowMS C.int64_t) C.int {
+func gpub_preempted(victim, request, requeues C.uint32_t, nowMS C.int64_t) C.int {
 	return C.int(withEngine("gpub_preempted", func(e *engine.Engine) error {
-		e.Preempted(uint32(victim), uint32(request), int64(nowMS))
+		e.Preempted(uint32(victim), uint32(request), requeues != 0, int64(nowMS))
 		return nil
 	}))
 }

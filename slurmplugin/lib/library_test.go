@@ -47,7 +47,7 @@ shares 0, slurm's 0 0.75 0.25
 wanted 0
 `
 	life := "start 0\nconfigure 0\ninterval 2500\n" + pass + "silent after stop: 1\n"
-	want := "abi 9, job 1\nbefore start: -1 0\nstart with another ABI: -3\n" + life + life +
+	want := "abi 10, job 1\nbefore start: -1 0\nstart with another ABI: -3\n" + life + life +
 		"start 0\nshort-lived threads served: 200\n" +
 		"SIGTERM and SIGCHLD reach the host: 1 1\nSIGPIPE is ignored: 1\n" +
 		"fault near NULL: -2\nfault near NULL: -2\nfault near NULL: -2\nfault elsewhere: -2\nNULL jobs: -2\n" +

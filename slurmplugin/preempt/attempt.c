@@ -162,7 +162,7 @@ void attempt_evicts(const job_record_t *job)
 
 	if (!peer || !asking.request)
 		return;
-	peer->preempted(job->job_id, asking.request, clock_ms());
+	peer->preempted(job->job_id, asking.request, preempt_mode(job) == PREEMPT_MODE_REQUEUE, clock_ms());
 	pthread_mutex_lock(&lock);
 	attempt.request = 0;
 	attempt.serial++;

@@ -38,13 +38,13 @@ static void tell_owner(uint32_t victim, uint32_t request)
 }
 
 /* Who stands where has changed: the next pass counts the exchange. */
-static int preempted(uint32_t victim, uint32_t request, int64_t now_ms)
+static int preempted(uint32_t victim, uint32_t request, uint32_t requeues, int64_t now_ms)
 {
 	const struct gpub_engine *e = engine_now();
 	int rc;
 
 	tell_owner(victim, request);
-	rc = e ? e->preempted(victim, request, now_ms) : GPUB_ERROR;
+	rc = e ? e->preempted(victim, request, requeues, now_ms) : GPUB_ERROR;
 
 	pass_want();
 	return rc;

@@ -17,7 +17,7 @@ struct gpub_peer {
 	bool (*flatten)(const job_record_t *job, time_t now, struct gpub_job *out);
 	/* GPUB_ERROR if the engine doesn't run. */
 	int (*candidates)(const struct gpub_placing *placing, int64_t now_ms);
-	int (*preempted)(uint32_t victim, uint32_t request, int64_t now_ms);
+	int (*preempted)(uint32_t victim, uint32_t request, uint32_t requeues, int64_t now_ms);
 	/* The same. */
 	int (*submit)(struct gpub_submission *submission);
 	/* Never waits: NULL if the uid has no name, or nobody has answered yet. */
