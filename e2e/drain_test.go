@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -14,50 +15,123 @@ import (
 )
 
 // Two nodes are drained while jobs run on them. By the default policy nothing
-// happens. With drain=requeue what is unallocated goes at once, what is protected
-// when its minimum runtime has passed, also if it is on another node as well; what
-// can't be requeued stays, as does what runs elsewhere.
+// happens. With drain=requeue what is unallocated goes at once, also if it is
+// suspended, what is protected when its minimum runtime has passed, also if it is on
+// another node as well; what can't be requeued stays, as do what runs elsewhere and
+// what was suspended meanwhile. Who asked for a mail gets one.
 func TestJobsMakeRoomForTheRepairOfANode(t *testing.T) {
-	s := own(t, testcluster.Options{Nodes: 3, Slurmdbd: true, Preempt: true, SlurmConf: []string{"MinJobAge=300"}})
+	sent := writable(t, "mail")
+	s := own(t, testcluster.Options{Nodes: 3, Slurmdbd: true, Preempt: true, SlurmConf: []string{"MinJobAge=300", "MailProg=" + mailProg(t, sent)}})
 	protection := 40 * time.Second
 	submit := func(user, account string, args ...string) uint32 {
 		return s.submit(user, account, 600, append([]string{"--gpus-per-node=1"}, args...)...)
 	}
-	free := submit(ann, s.a, "--nodelist=n1", "--min-runtime=0", "--requeue")
+	mail := []string{"--mail-type=REQUEUE", "--mail-user=" + ann}
+	free := submit(ann, s.a, append(mail, "--nodelist=n1", "--min-runtime=0", "--requeue")...)
+	asleep := submit(ann, s.a, append(mail, "--nodelist=n1", "--min-runtime=0", "--requeue")...)
 	stays := submit(ann, s.a, "--nodelist=n1", "--min-runtime=0", "--no-requeue")
 	elsewhere := submit(ann, s.a, "--nodelist=n3", "--min-runtime=0", "--requeue")
 	protected := submit(bob, s.b, "--nodelist=n1", minRuntime(protection), "--requeue")
 	spread := submit(bob, s.b, "--nodes=2", "--nodelist=n1,n2", minRuntime(protection), "--requeue")
-	all := []uint32{free, stays, elsewhere, protected, spread}
+	slow := submit(bob, s.b, "--nodelist=n1", minRuntime(protection), "--requeue")
+	all := []uint32{free, asleep, stays, elsewhere, protected, spread, slow}
 	for _, id := range all {
 		s.waitState(id, "R")
 	}
 	s.wait("the plugin to know them", func() bool { return len(s.openRuns()) == len(all) })
 	start := s.start(protected)
+	s.exec("root", "scontrol", "suspend", number0(asleep)+","+number0(slow))
 	s.exec("root", "scontrol", "update", "nodename=n1,n2", "state=drain", "reason=fan 3 is loud")
 	time.Sleep(3 * time.Second) // in which there are looks enough
 	require.Empty(t, s.restarted(all...), "they wait")
 
 	s.exec("root", "gpubudget", "policy", "set", "drain", "requeue")
-	s.wait("the unallocated job to leave", func() bool { return len(s.restarted(free)) == 1 })
-	require.Equal(t, []uint32{free}, s.restarted(all...))
+	s.wait("the unallocated jobs to leave", func() bool { return len(s.restarted(free, asleep)) == 2 })
+	require.Equal(t, []uint32{free, asleep}, s.restarted(all...))
 	require.Less(t, time.Since(start), protection, "the machine is too slow for this test")
 	s.wait("the others to leave", func() bool { return len(s.restarted(protected, spread)) == 2 })
-	require.Equal(t, []uint32{free, protected, spread}, s.restarted(all...))
+	require.Equal(t, []uint32{free, asleep, protected, spread}, s.restarted(all...))
+	require.Equal(t, "S", s.state(slow))
 	require.Equal(t, "R", s.state(stays))
 	require.Equal(t, "R", s.state(elsewhere))
 
 	comment := s.exec("root", "scontrol", "show", "job", number0(protected))
 	require.Contains(t, comment, "requeued from node n1, which is drained (fan 3 is loud)")
 	lines := s.logLines(0, "is requeued from node")
-	require.Len(t, lines, 3, strings.Join(lines, "\n"))
-	s.wait("the record", func() bool { return len(s.drained()) == 3 })
+	require.Len(t, lines, 4, strings.Join(lines, "\n"))
+	s.wait("the mails", func() bool {
+		text, err := os.ReadFile(sent)
+		require.NoError(t, err)
+		return strings.Contains(string(text), "Job_id="+number0(free)+" ") && strings.Contains(string(text), "Job_id="+number0(asleep)+" ")
+	})
+	s.wait("the record", func() bool { return len(s.drained()) == 4 })
 	for _, d := range s.drained() {
 		require.Equal(t, "n1", d.node)
 		if d.job == protected {
 			require.GreaterOrEqual(t, d.at.Sub(start), protection)
 			require.WithinDuration(t, start.Add(protection), *d.until, time.Second)
 		}
+	}
+}
+
+// A het job leaves as a whole whichever of its components stands on the drained
+// node, also if that has no GPUs; or stays as a whole, and nothing is claimed of it.
+func TestHetJobsLeaveADrainedNodeAsAWhole(t *testing.T) {
+	s := own(t, testcluster.Options{Nodes: 2, Slurmdbd: true, Preempt: true, SlurmConf: []string{"MinJobAge=300"}})
+	s.exec("root", "gpubudget", "policy", "set", "drain", "requeue")
+	gpu, none := "--gpus-per-node=1", "--ntasks=1"
+	het := func(user, account string, first, second []string) uint32 {
+		args := append([]string{"--account=" + account, "--min-runtime=0", "--nodelist=n1"}, first...)
+		args = append(args, ":", "--account="+account, "--min-runtime=0", "--nodelist=n2")
+		id, err := s.Sbatch(s.ctx, user, append(append(args, second...), "--wrap=sleep 600")...)
+		require.NoError(t, err)
+		s.waitState(id, "R")
+		s.waitState(id+1, "R")
+		return id
+	}
+	one, other := het(ann, s.a, []string{gpu}, []string{gpu}), het(bob, s.b, []string{gpu}, []string{gpu})
+	bare := het(ann, s.a, []string{gpu}, []string{none})
+	single := het(bob, s.b, []string{gpu}, []string{gpu})
+	s.exec("root", "scancel", number0(single+1))
+	wait := func(what string, id uint32, field, value string) {
+		t.Helper()
+		s.wait(what, func() bool { return s.show(id, field) == value })
+	}
+	wait("the component to end", single+1, "JobState", "CANCELLED")
+	kept := het(ann, s.a, []string{gpu}, []string{gpu, "--no-requeue"})
+	s.wait("the plugin to know them", func() bool { return len(s.openRuns()) == 8 })
+	from := s.logLength()
+
+	s.exec("root", "scontrol", "update", "nodename=n2", "state=drain", "reason=fan 3 is loud")
+	leave := []uint32{one, one + 1, other, other + 1, bare, bare + 1}
+	for _, id := range leave {
+		wait("all components to leave", id, "Restarts", "1")
+		require.Contains(t, s.exec("root", "scontrol", "show", "job", number0(id)), "requeued from node n2, which is drained (fan 3 is loud)")
+		wait("it to pend", id, "JobState", "PENDING")
+	}
+	time.Sleep(5 * time.Second) // in which there are looks enough
+	lines := s.logLines(from, "which is drained")
+	require.Len(t, lines, 3, strings.Join(lines, "\n"))
+	for _, id := range []uint32{kept, kept + 1, single} {
+		require.Equal(t, "R", s.state(id))
+		require.Equal(t, "0", s.show(id, "Restarts"))
+		require.NotContains(t, s.exec("root", "scontrol", "show", "job", number0(id)), "requeued from")
+	}
+	s.wait("the record", func() bool { return len(s.drained()) == 5 })
+	var recorded []uint32
+	for _, d := range s.drained() {
+		require.Equal(t, "n2", d.node)
+		recorded = append(recorded, d.job)
+	}
+	require.ElementsMatch(t, []uint32{one, one + 1, other, other + 1, bare}, recorded, "those with GPUs")
+
+	s.exec("root", "scontrol", "update", "nodename=n1", "state=drain", "reason=fan 4 is loud")
+	wait("what is left of the job to leave", single, "Restarts", "1")
+	wait("it to be whole again", single+1, "JobState", "PENDING")
+	require.Equal(t, "R", s.state(kept))
+	s.exec("root", "scontrol", "update", "nodename=n1,n2", "state=resume")
+	for _, id := range append(leave, single, single+1) {
+		s.waitState(id, "R")
 	}
 }
 

@@ -356,8 +356,9 @@ typedef int (*gpub_preempted_fn)(uint32_t victim, uint32_t request, uint32_t req
 
 /* Nodes that are being drained. 1 if jobs are to make room for their repair. */
 typedef int (*gpub_drains_fn)(void);
-/* 1 if nothing protects the job, so that it may be requeued now; 0 if it stays. */
-typedef int (*gpub_may_leave_fn)(uint32_t job_id, int64_t now_ms);
+/* 1 if nothing protects the job, of a het job the leader and so all of it, so
+ * that it may be requeued now; 0 if it stays. */
+typedef int (*gpub_may_leave_fn)(uint32_t job_id, uint32_t het_job_id, int64_t now_ms);
 /* It is, from this node. */
 typedef int (*gpub_left_fn)(uint32_t job_id, const char *node, int64_t now_ms);
 /* By how everybody stood in the last pass. Waits for nothing at all. */

@@ -17,25 +17,34 @@ func (e *Engine) Drains() bool {
 }
 
 // MayLeave tells whether nothing protects a running job: it is unallocated, or
-// its minimum runtime has passed. A job of which that isn't known stays, and a
-// component of a het job stays while any of the others is protected.
-func (e *Engine) MayLeave(id uint32, nowMS int64) bool {
+// its minimum runtime has passed. A job of which that isn't known stays. A het
+// job, of which het is the id, stays while any of its components is protected;
+// those without GPUs have no minimum runtime, and need not be known.
+func (e *Engine) MayLeave(id, het uint32, nowMS int64) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	rec := e.tracker.jobs[id]
-	if rec == nil || rec.run == nil || !rec.run.Open() {
-		return false
-	}
 	now := fairshare.Instant(nowMS)
-	if rec.run.HetJobID == 0 {
-		return unprotected(rec.run, now)
+	if het != 0 {
+		return e.allUnprotected(het, now)
 	}
+	rec := e.tracker.jobs[id]
+	return rec != nil && rec.run != nil && rec.run.Open() && unprotected(rec.run, now)
+}
+
+// allUnprotected tells whether nothing protects any component of a het job, of
+// which some is known.
+func (e *Engine) allUnprotected(het uint32, now fairshare.Instant) bool {
+	known := false
 	for _, r := range e.tracker.openRuns() {
-		if r.HetJobID == rec.run.HetJobID && !unprotected(r, now) {
+		if r.HetJobID != het {
+			continue
+		}
+		if !unprotected(r, now) {
 			return false
 		}
+		known = true
 	}
-	return true
+	return known
 }
 
 // unprotected tells that a run may be made to give way at an instant.

@@ -43,14 +43,14 @@ func TestWhoMayLeaveADrainedNode(t *testing.T) {
 	h.pass(s.list()...)
 	may := func() (jobs []uint32) {
 		for _, j := range []*simJob{charged, free, suspended, pending} {
-			if h.engine.MayLeave(j.id, h.now.UnixMilli()) {
+			if h.engine.MayLeave(j.id, 0, h.now.UnixMilli()) {
 				jobs = append(jobs, j.id)
 			}
 		}
 		return jobs
 	}
 	require.Equal(t, []uint32{free.id}, may())
-	require.False(t, h.engine.MayLeave(4711, h.now.UnixMilli()), "nobody knows it")
+	require.False(t, h.engine.MayLeave(4711, 0, h.now.UnixMilli()), "nobody knows it")
 	h.tick(s, 30*time.Second)
 	s.suspend(suspended)
 	h.pass(s.list()...)
@@ -64,7 +64,7 @@ func TestWhoMayLeaveADrainedNode(t *testing.T) {
 	h.engine.Left(charged.id, "n7", h.now.UnixMilli())
 	s.requeue(charged)
 	h.pass(s.list()...)
-	require.False(t, h.engine.MayLeave(charged.id, h.now.UnixMilli()))
+	require.False(t, h.engine.MayLeave(charged.id, 0, h.now.UnixMilli()))
 	h.engine.recorder.save(false)
 	require.NoError(t, h.exchange())
 	got, err := h.usage().PreemptionsOf(context.Background(), "titan", charged.id)
@@ -90,14 +90,20 @@ func TestHetJobsLeaveTogether(t *testing.T) {
 	component := func(job, het uint32, promised *time.Duration) *run {
 		return &run{Run: usage.Run{JobID: job, HetJobID: het, Allocated: true, MinRuntime: promised, GPUs: 1, StartedAt: h.now.Add(-10 * time.Minute)}, decided: true}
 	}
-	for _, r := range []*run{component(20, 20, &minute), component(21, 20, &hour), component(30, 30, &minute), component(31, 30, &minute)} {
+	for _, r := range []*run{component(20, 20, &minute), component(21, 20, &hour), component(30, 30, &minute), component(31, 30, &minute), component(41, 40, &hour)} {
 		h.engine.tracker.jobs[r.JobID] = &job{id: r.JobID, run: r}
 		h.engine.tracker.open = append(h.engine.tracker.open, r)
 	}
-	now := int64(fairshare.At(h.now))
-	require.Equal(t, []bool{false, false, true, true}, []bool{
-		h.engine.MayLeave(20, now), h.engine.MayLeave(21, now), h.engine.MayLeave(30, now), h.engine.MayLeave(31, now),
-	})
-	require.True(t, h.engine.MayLeave(20, int64(fairshare.At(h.now.Add(50*time.Minute)))))
+	h.engine.tracker.jobs[40] = &job{id: 40} // has no GPUs, and so no run
+	may := func(after time.Duration) (leaders []uint32) {
+		for _, id := range []uint32{20, 30, 40, 50} {
+			if h.engine.MayLeave(id, id, int64(fairshare.At(h.now.Add(after)))) {
+				leaders = append(leaders, id)
+			}
+		}
+		return leaders
+	}
+	require.Equal(t, []uint32{30}, may(0))
+	require.Equal(t, []uint32{20, 30, 40}, may(50*time.Minute), "of 50 nothing is known")
 	h.stop()
 }

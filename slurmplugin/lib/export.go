@@ -261,8 +261,8 @@ func gpub_drains() C.int { return yes("gpub_drains", (*engine.Engine).Drains) }
 // being drained.
 //
 //export gpub_may_leave
-func gpub_may_leave(job C.uint32_t, nowMS C.int64_t) C.int {
-	return yes("gpub_may_leave", func(e *engine.Engine) bool { return e.MayLeave(uint32(job), int64(nowMS)) })
+func gpub_may_leave(job, het C.uint32_t, nowMS C.int64_t) C.int {
+	return yes("gpub_may_leave", func(e *engine.Engine) bool { return e.MayLeave(uint32(job), uint32(het), int64(nowMS)) })
 }
 
 // yes is 1 if the engine says so, 0 if not or if it fails.

@@ -6,17 +6,18 @@
  * do so for days. Where the policy says so (drain=requeue), such a job is
  * requeued as soon as the library says that nothing protects it any more. Only
  * jobs that can be requeued are: Slurm itself says which (--requeue, batch).
+ *
+ * A het job is requeued by its leader's id, wherever that component runs, and
+ * all components with it. So it goes only if each of them can.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "shim.h"
 
-#define NODE_NAME 128
-
 struct leaving {
-	uint32_t job_id;
-	char node[NODE_NAME];
+	uint32_t job_id;     /* of a het job its leader's */
+	uint32_t het_job_id; /* 0 if no het job */
 };
 
 struct list {
@@ -24,6 +25,9 @@ struct list {
 	struct leaving *jobs;
 	uint32_t count, room;
 };
+
+/* Those that could not be requeued in the last pass: each is told of once. */
+static struct list failed;
 
 /* Down nodes have no jobs for long: Slurm ends them itself. */
 static bool drains(const node_record_t *node)
@@ -58,20 +62,81 @@ static const node_record_t *drained_node(const job_record_t *job)
 	return NULL;
 }
 
+static uint32_t grace_time(const job_record_t *job)
+{
+	if (job->qos_ptr && job->qos_ptr->grace_time)
+		return job->qos_ptr->grace_time;
+	return job->part_ptr ? job->part_ptr->grace_time : 0;
+}
+
+/* A job that is preempted has its grace time, and then Slurm ends it itself. One
+ * that gang scheduling has suspended counts as preempted too, but goes on. */
+static bool is_preempted(const job_record_t *job)
+{
+	return job->preempt_time && job->end_time <= job->preempt_time + (time_t)grace_time(job);
+}
+
 static bool can_leave(const job_record_t *job)
 {
-	return (IS_JOB_RUNNING(job) || IS_JOB_SUSPENDED(job)) && !IS_JOB_COMPLETING(job) && job->batch_flag &&
-	       job->details && job->details->requeue;
+	return (IS_JOB_RUNNING(job) || IS_JOB_SUSPENDED(job)) && !IS_JOB_COMPLETING(job) && !is_preempted(job);
+}
+
+static bool can_be_requeued(const job_record_t *job)
+{
+	return job->batch_flag && job->details && job->details->requeue;
+}
+
+/* A component that has ended, by scancel, keeps none of the others. */
+static int stays(void *x, void *key)
+{
+	const job_record_t *job = x;
+
+	(void)key;
+	return !can_be_requeued(job) || !(can_leave(job) || IS_JOB_COMPLETED(job));
+}
+
+static int stands_on_drained(void *x, void *key)
+{
+	const job_record_t *job = x;
+
+	(void)key;
+	return !IS_JOB_COMPLETED(job) && drained_node(job);
+}
+
+/* Whether all of a job can leave; it is no component of a het job but the leader. */
+static bool whole_can_leave(const job_record_t *job)
+{
+	if (!can_leave(job) || !can_be_requeued(job))
+		return false;
+	return !job->het_job_list || !list_find_first(job->het_job_list, stays, NULL);
+}
+
+/* The node that it has to leave, or NULL. */
+static const node_record_t *node_to_leave(const job_record_t *job)
+{
+	if (job->het_job_list)
+		job = list_find_first(job->het_job_list, stands_on_drained, NULL);
+	return job ? drained_node(job) : NULL;
+}
+
+static bool listed(const struct list *list, uint32_t job_id)
+{
+	for (uint32_t i = 0; i < list->count; i++)
+		if (list->jobs[i].job_id == job_id)
+			return true;
+	return false;
 }
 
 static int note(void *x, void *arg)
 {
 	const job_record_t *job = x;
 	struct list *list = arg;
-	const node_record_t *node;
 
-	if (!can_leave(job) || !job->node_bitmap || !bit_overlap_any(job->node_bitmap, list->draining) ||
-	    !(node = drained_node(job)))
+	if (!can_leave(job) || !job->node_bitmap || !bit_overlap_any(job->node_bitmap, list->draining))
+		return SLURM_SUCCESS;
+	if (job->het_job_id && (!(job = find_job_record(job->het_job_id)) || listed(list, job->job_id)))
+		return SLURM_SUCCESS;
+	if (!whole_can_leave(job))
 		return SLURM_SUCCESS;
 	if (list->count == list->room) {
 		struct leaving *more = realloc(list->jobs, (list->room + 64) * sizeof(*more));
@@ -81,18 +146,20 @@ static int note(void *x, void *arg)
 		list->jobs = more;
 		list->room += 64;
 	}
-	list->jobs[list->count].job_id = job->job_id;
-	snprintf(list->jobs[list->count++].node, NODE_NAME, "%s", node->name);
+	list->jobs[list->count++] = (struct leaving){ .job_id = job->job_id, .het_job_id = job->het_job_id };
 	return SLURM_SUCCESS;
 }
 
 static void look(struct list *list)
 {
-	const slurmctld_lock_t locks = { .job = READ_LOCK, .node = READ_LOCK };
+	assoc_mgr_lock_t qos_lock = { .qos = READ_LOCK };
+	const slurmctld_lock_t locks = { .job = READ_LOCK, .node = READ_LOCK, .part = READ_LOCK };
 
 	lock_slurmctld(locks);
 	if ((list->draining = draining())) {
+		assoc_mgr_lock(&qos_lock);
 		list_for_each_ro(job_list, note, list);
+		assoc_mgr_unlock(&qos_lock);
 		FREE_NULL_BITMAP(list->draining);
 	}
 	unlock_slurmctld(locks);
@@ -104,41 +171,93 @@ static void ask(struct list *list, int64_t now_ms)
 	uint32_t kept = 0;
 
 	for (uint32_t i = 0; i < list->count; i++)
-		if (engine->may_leave(list->jobs[i].job_id, now_ms) == 1)
+		if (engine->may_leave(list->jobs[i].job_id, list->jobs[i].het_job_id, now_ms) == 1)
 			list->jobs[kept++] = list->jobs[i];
 	list->count = kept;
 }
 
-/* Needs the job and node write locks. */
-static void leave(const struct leaving *leaving, int64_t now_ms)
-{
-	static uint32_t failed; /* the last that could not be; told of once */
-	job_record_t *job = find_job_record(leaving->job_id);
-	const node_record_t *node;
+/* Why and whence a job leaves. */
+struct leave {
+	const char *node;
 	char *why;
+	int64_t now_ms;
+};
+
+/* For the owner of the job, or of a component of it. */
+static int has_left(void *x, void *arg)
+{
+	const struct leave *leave = arg;
+	job_record_t *job = x;
+
+	job_remark(job, "requeued from node %s, which is drained (%s)", leave->node, leave->why);
+	engine->left(job->job_id, leave->node, leave->now_ms);
+	return SLURM_SUCCESS;
+}
+
+static void all_have_left(job_record_t *job, struct leave *leave)
+{
+	info("gpubudget: JobId=%u is requeued from node %s, which is drained (%s): nothing protects it any more", job->job_id,
+	     leave->node, leave->why);
+	if (job->het_job_list)
+		list_for_each(job->het_job_list, has_left, leave);
+	else
+		has_left(job, leave);
+}
+
+/* As was noted, under other locks: the node that the job has to leave, or NULL. */
+static const node_record_t *still_to_leave(const job_record_t *job)
+{
+	assoc_mgr_lock_t qos_lock = { .qos = READ_LOCK };
+	bool can;
+
+	if (!job)
+		return NULL;
+	assoc_mgr_lock(&qos_lock);
+	can = whole_can_leave(job);
+	assoc_mgr_unlock(&qos_lock);
+	return can ? node_to_leave(job) : NULL;
+}
+
+/* False if the job can't be requeued. Needs the job and node write locks. */
+static bool leave(uint32_t job_id, int64_t now_ms)
+{
+	struct leave leave = { .now_ms = now_ms };
+	job_record_t *job = find_job_record(job_id);
+	const node_record_t *node = still_to_leave(job);
 	int rc;
 
-	if (!job || !can_leave(job) || !(node = drained_node(job)))
+	if (!node)
+		return true;
+	leave.node = node->name;
+	leave.why = xstrdup(node->reason ? node->reason : "no reason given");
+	rc = job_requeue(slurm_conf.slurm_user_id, job_id, NULL, false, 0);
+	if (!rc)
+		all_have_left(job, &leave);
+	else if (!listed(&failed, job_id))
+		error("gpubudget: JobId=%u on node %s, which is drained (%s), can't be requeued: %s", job_id, leave.node,
+		      leave.why, slurm_strerror(rc));
+	xfree(leave.why);
+	return !rc;
+}
+
+/* Those that can't stay in the list. */
+static void leave_all(struct list *list, int64_t now_ms)
+{
+	const slurmctld_lock_t locks = { .job = WRITE_LOCK, .node = WRITE_LOCK, .part = READ_LOCK, .fed = READ_LOCK };
+	uint32_t kept = 0;
+
+	if (!list->count)
 		return;
-	why = xstrdup(node->reason ? node->reason : "no reason given");
-	job_remark(job, "requeued from node %s, which is drained (%s)", leaving->node, why);
-	rc = job_requeue(slurm_conf.slurm_user_id, leaving->job_id, NULL, false, JOB_RUNNING);
-	if (rc) {
-		if (failed != leaving->job_id)
-			error("gpubudget: JobId=%u on node %s, which is drained (%s), can't be requeued: %s", leaving->job_id,
-			      leaving->node, why, slurm_strerror(rc));
-		failed = leaving->job_id;
-	} else {
-		info("gpubudget: JobId=%u is requeued from node %s, which is drained (%s): nothing protects it any more",
-		     leaving->job_id, leaving->node, why);
-		engine->left(leaving->job_id, leaving->node, now_ms);
-	}
-	xfree(why);
+	lock_slurmctld(locks);
+	for (uint32_t i = 0; i < list->count; i++)
+		if (!leave(list->jobs[i].job_id, now_ms))
+			list->jobs[kept++] = list->jobs[i];
+	unlock_slurmctld(locks);
+	list->count = kept;
 }
 
 void drain_pass(int64_t now_ms)
 {
-	const slurmctld_lock_t locks = { .job = WRITE_LOCK, .node = WRITE_LOCK, .fed = READ_LOCK };
 	struct list list = { 0 };
 
 	/* A symbol that this slurmctld lacks; or nobody wants it. */
@@ -146,11 +265,7 @@ void drain_pass(int64_t now_ms)
 		return;
 	look(&list);
 	ask(&list, now_ms);
-	if (list.count) {
-		lock_slurmctld(locks);
-		for (uint32_t i = 0; i < list.count; i++)
-			leave(&list.jobs[i], now_ms);
-		unlock_slurmctld(locks);
-	}
-	free(list.jobs);
+	leave_all(&list, now_ms);
+	free(failed.jobs);
+	failed = list;
 }
