@@ -55,8 +55,7 @@ func unprotected(r *run, now fairshare.Instant) bool {
 	if !r.Allocated {
 		return true
 	}
-	until, ok := r.ProtectedUntil(now.Time())
-	return ok && now >= fairshare.At(until)
+	return r.MinRuntime != nil && now >= r.protectedUntil(now)
 }
 
 // Left notes that a job is requeued from a node that is being drained.

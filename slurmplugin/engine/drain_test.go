@@ -107,3 +107,25 @@ func TestHetJobsLeaveTogether(t *testing.T) {
 	require.Equal(t, []uint32{20, 30, 40}, may(50*time.Minute), "of 50 nothing is known")
 	h.stop()
 }
+
+// A run that begins by a resize after the job's minimum runtime has nothing left of
+// that: it must not stay for ever.
+func TestAJobResizedAfterItsMinimumRuntimeMayLeaveADrainedNode(t *testing.T) {
+	h := hostOn(t)
+	h.set(budgets.MinRuntime, "60s")
+	h.start()
+	s := newSlurm(h.now)
+	h.pass()
+	require.NoError(t, h.exchange())
+	j := s.submit("physics", "alice", 1, 4)
+	s.start(j)
+	h.pass(s.list()...)
+	h.tick(s, 50*time.Second)
+	require.False(t, h.engine.MayLeave(j.id, h.now.UnixMilli()))
+	h.tick(s, 20*time.Second)
+	s.setSize(j, 2)
+	h.pass(s.list()...)
+	h.tick(s, time.Second)
+	h.pass(s.list()...)
+	require.True(t, h.engine.MayLeave(j.id, h.now.UnixMilli()))
+}
