@@ -55,9 +55,8 @@ type tracker struct {
 	held map[runKey]bool
 
 	weights  fairshare.GPUWeights
-	weighing uint64          // counts the weights there were, from 1 on
-	units    map[string]unit // what a GPU counts for in this pass, by type as jobs name it
-	usual    int64           // what one of unknown type does
+	weighing uint64           // counts the weights there were, from 1 on
+	prices   fairshare.Prices // what requests count for in this pass
 
 	capacity        []capacityStep // since the last snapshot, and the one before
 	coveredCapacity int            // how many of them the next snapshot holds
@@ -95,10 +94,11 @@ type capacityStep struct {
 }
 
 func newTracker(cluster string, o *owners, d *demand) *tracker {
-	return &tracker{
-		cluster: cluster, owners: o, demand: d, jobs: make(map[uint32]*job), known: make(map[runKey]bool),
-		weighing: 1, units: make(map[string]unit), usual: fairshare.Millionths,
+	t := &tracker{
+		cluster: cluster, owners: o, demand: d, jobs: make(map[uint32]*job), known: make(map[runKey]bool), weighing: 1,
 	}
+	t.prices.Set(nil, fairshare.Holding{}, 0)
+	return t
 }
 
 // begin begins a pass.
@@ -115,7 +115,7 @@ func (t *tracker) begin(now fairshare.Instant, gpus fairshare.Holding) {
 	t.demand.advance(t.previous, now)
 	t.owners.begin(t.pass)
 	t.measure(now, gpus)
-	t.price(gpus)
+	t.prices.Set(t.weights, gpus, t.now)
 }
 
 // measure notes how many GPUs there are now.
