@@ -14,13 +14,18 @@ import (
 
 // Yielding is a running job and what the contract says of it and a request.
 type Yielding struct {
-	Run            *usage.Run
-	ProtectedUntil time.Time // zero if it isn't
+	Runs           []*usage.Run // of a het job those of all components, else one
+	ProtectedUntil time.Time    // zero if it isn't
 	fairshare.Decision
 }
 
+// Name is the run by which the job is called: of a het job the first component's.
+func (y *Yielding) Name() *usage.Run {
+	return slices.MinFunc(y.Runs, func(a, b *usage.Run) int { return cmp.Compare(a.JobID, b.JobID) })
+}
+
 // Offer is what running jobs yield to a request, as far as the records and the
-// queue tell.
+// queue tell. Het jobs are one job each.
 type Offer struct {
 	Request fairshare.Request
 	// Yields are the jobs that would make way now, in the order of the record.
@@ -35,6 +40,7 @@ type Offer struct {
 	// are of accounts that the request's is not far enough behind.
 	Protected, Ahead int
 	Spared           int // by R7
+	Unknown          int // nobody knows for how long they are protected: they keep their GPUs
 	// Same are those of its own account whose minimum runtime has passed and that
 	// are not spared, those that yield among them; OtherQOS are how many of these are
 	// in another QOS, so that nobody knows here.
@@ -56,22 +62,21 @@ func OfferTo(rec *report.Record, q fairshare.Request, queued Queued) Offer {
 	if !q.Allocated {
 		return o
 	}
-	ranking, contract := fairshare.Rank(rec.Input()), rec.Policy.Contract
-	for i := range rec.Open {
-		r := &rec.Open[i]
-		if r.GPUs == 0 {
-			continue
+	ranking := fairshare.Rank(rec.Input())
+	for _, runs := range usage.Jobs(rec.Open) {
+		protection := usage.ProtectionOf(runs, rec.UsedUntil)
+		switch {
+		case protection.GPUs == 0: // of parts of GPUs nobody is preempted
+		case protection.Unknown:
+			o.Unknown++
+		default:
+			c := newCandidate(rec, runs, &q, queued)
+			y := Yielding{Runs: runs, ProtectedUntil: protection.Until}
+			var sameQOS bool
+			y.Decision, sameQOS = c.decide(rec, ranking, rec.Window.Until)
+			later, _ := c.decide(rec, ranking, max(rec.Window.Until, fairshare.At(protection.Until)))
+			o.add(&y, protection.GPUs, later, sameQOS)
 		}
-		y := Yielding{Run: r}
-		occupant := occupantOf(rec, r, &y)
-		occupant.Preempted = queued.Preempted(r.JobID)
-		var sameQOS bool
-		if occupant.Nice, sameQOS = queued.Nice(r.JobID); !sameQOS {
-			occupant.Nice = q.Nice // so that nice decides nothing
-		}
-		y.Decision = contract.Decide(ranking, rec.Window.Until, &q, &occupant)
-		later := contract.Decide(ranking, occupant.ProtectedUntil, &q, &occupant)
-		o.add(&y, later, sameQOS)
 	}
 	slices.SortStableFunc(o.Yields, func(x, y Yielding) int { return cmp.Compare(x.Rule, y.Rule) })
 	return o
@@ -79,10 +84,10 @@ func OfferTo(rec *report.Record, q fairshare.Request, queued Queued) Offer {
 
 // add adds a running job; later is what the rules say once its protection has
 // ended.
-func (o *Offer) add(y *Yielding, later fairshare.Decision, sameQOS bool) {
+func (o *Offer) add(y *Yielding, gpus int64, later fairshare.Decision, sameQOS bool) {
 	if y.Yields {
 		o.Yields = append(o.Yields, *y)
-		o.GPUs += y.Run.GPUs
+		o.GPUs += gpus
 	}
 	switch {
 	case y.Rule == fairshare.R4:
@@ -103,17 +108,66 @@ func (o *Offer) add(y *Yielding, later fairshare.Decision, sameQOS bool) {
 	}
 }
 
+// candidate is a running job that may yield to a request.
+type candidate struct {
+	request   *fairshare.Request
+	occupants []fairshare.Occupant // its components that have GPUs
+	sameQOS   []bool               // as the request
+}
+
+func newCandidate(rec *report.Record, runs []*usage.Run, q *fairshare.Request, queued Queued) *candidate {
+	c := &candidate{request: q}
+	for _, r := range runs {
+		if r.GPUs == 0 {
+			continue
+		}
+		o := occupantOf(rec, r)
+		o.Preempted = queued.Preempted(r.JobID)
+		nice, sameQOS := queued.Nice(r.JobID)
+		if o.Nice = nice; !sameQOS {
+			o.Nice = q.Nice // so that nice decides nothing
+		}
+		c.occupants, c.sameQOS = append(c.occupants, o), append(c.sameQOS, sameQOS)
+	}
+	return c
+}
+
+// decide is what the rules say of the job at an instant: all components yield or
+// none does. If none does it is for the component that is protected, if there is
+// one; if they do it is for what the allocated ones do.
+func (c *candidate) decide(rec *report.Record, r *fairshare.Ranking, at fairshare.Instant) (whole fairshare.Decision, sameQOS bool) {
+	for i := range c.occupants {
+		d := rec.Policy.Contract.Decide(r, at, c.request, &c.occupants[i])
+		if i == 0 || precedence(d) > precedence(whole) {
+			whole, sameQOS = d, c.sameQOS[i]
+		}
+	}
+	return whole, sameQOS
+}
+
+// precedence tells which decision about a component decides about its job.
+func precedence(d fairshare.Decision) int {
+	switch {
+	case d.Yields && d.Rule == fairshare.R1:
+		return 0
+	case d.Yields:
+		return 1
+	case d.Rule == fairshare.R2:
+		return 4
+	case d.Rule == fairshare.R7:
+		return 3
+	}
+	return 2
+}
+
 // occupantOf is a run as the contract sees it.
-func occupantOf(rec *report.Record, r *usage.Run, y *Yielding) fairshare.Occupant {
+func occupantOf(rec *report.Record, r *usage.Run) fairshare.Occupant {
 	o := fairshare.Occupant{
-		Account: r.Account, GPUs: r.GPUs, Allocated: r.Allocated,
+		Account: r.Account, GPUs: r.GPUs, Allocated: r.Allocated, ProtectedUntil: fairshare.At(r.StartedAt),
 		Ahead: r.Ahead(rec.UsedUntil, time.Duration(rec.Window.Millis())*time.Millisecond),
 	}
-	switch until, ok := r.ProtectedUntil(rec.UsedUntil); {
-	case ok:
-		y.ProtectedUntil, o.ProtectedUntil = until, fairshare.At(until)
-	case r.Allocated: // nobody knows: it keeps its GPUs
-		o.ProtectedUntil = fairshare.Never
+	if until, ok := r.ProtectedUntil(rec.UsedUntil); ok {
+		o.ProtectedUntil = fairshare.At(until)
 	}
 	return o
 }
@@ -122,7 +176,7 @@ func occupantOf(rec *report.Record, r *usage.Run, y *Yielding) fairshare.Occupan
 var Rules = map[string]string{
 	"R1": "an unallocated job yields to any allocated one",
 	"R2": "its minimum runtime has not passed",
-	"R3": "the account of the one was further behind than that of the other",
+	"R3": "the account that asked was further behind than that of the job that made way",
 	"R4": "within one account, the higher declared priority",
 	"R5": "an unallocated job preempts nobody",
 	"R7": "no job is preempted too often, and none evicts too much",

@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"gpubudget/cmd/gpubudget/queue"
@@ -21,9 +22,18 @@ import (
 // contractView is what the contract says of a job, and what came of it.
 type contractView struct {
 	job         uint32
-	run         *usage.Run // of a job that runs
-	request     *request   // of a job that waits
+	running     *running // of a job that runs
+	request     *request // of a job that waits
 	preemptions []usage.Preemption
+}
+
+// running is a job that runs as the contract sees it.
+type running struct {
+	run        *usage.Run
+	protection usage.Protection // with all components of a het job
+	at         time.Time
+	spared     time.Time // until when R7 spares it, as it was preempted so often; zero if it doesn't
+	rules      fairshare.Contract
 }
 
 // request is a job that waits as the contract sees it, and what it is offered.
@@ -44,10 +54,11 @@ func (p *program) contractOf(ctx context.Context, db *database, rec *report.Reco
 	if v.preemptions, err = db.usage.PreemptionsOf(ctx, rec.Cluster, f.job.JobID); err != nil {
 		return nil, err
 	}
-	if i := slices.IndexFunc(rec.Open, func(r usage.Run) bool { return r.JobID == f.job.JobID }); i >= 0 && !f.job.Pending() {
-		v.run = &rec.Open[i]
+	if !f.job.Pending() {
+		v.running = runningOf(rec, f.job, v.preemptions)
+		return v, nil
 	}
-	if !f.job.Pending() || f.job.GPUs == 0 || len(f.rows) == 0 {
+	if f.job.GPUs == 0 || len(f.rows) == 0 {
 		return v, nil
 	}
 	recent, err := db.usage.Preemptions(ctx, rec.Cluster, rec.At.Add(-evictionDay))
@@ -61,13 +72,64 @@ func (p *program) contractOf(ctx context.Context, db *database, rec *report.Reco
 	if !said {
 		asked = fairshare.NotAsked
 	}
-	v.request = p.requestOf(rec, f, asked)
+	prices, err := db.prices(ctx, rec)
+	if err != nil {
+		return nil, err
+	}
+	v.request = p.requestOf(rec, f, asked, prices)
 	v.request.offer = explain.OfferTo(rec, v.request.offer.Request, newQueuedJobs(q, f.job, recent))
 	return v, nil
 }
 
+// runningOf is a job that runs, nil if the recorder knows of no run on GPUs. A
+// component of a het job that has none is where its siblings are.
+func runningOf(rec *report.Record, job *queue.Job, preemptions []usage.Preemption) *running {
+	for _, components := range usage.Jobs(rec.Open) {
+		i := slices.IndexFunc(components, func(r *usage.Run) bool { return r.JobID == job.JobID })
+		if i < 0 && (job.HetJobID == 0 || components[0].HetJobID != job.HetJobID) {
+			continue
+		}
+		return &running{
+			run: components[max(i, 0)], protection: usage.ProtectionOf(components, rec.UsedUntil), at: rec.UsedUntil,
+			spared: sparedUntil(preemptions, job.JobID, rec.At, rec.Policy.Contract.PerDay), rules: rec.Policy.Contract,
+		}
+	}
+	return nil
+}
+
+// sparedUntil is until when a job has been preempted so often within a day that it
+// keeps its GPUs, by its preemptions, oldest first; zero if it hasn't.
+func sparedUntil(preemptions []usage.Preemption, job uint32, now time.Time, perDay int) time.Time {
+	var recent []time.Time
+	for i := range preemptions {
+		if e := &preemptions[i]; e.Job.JobID == job && e.Rule != usage.Drain && now.Sub(e.At) < evictionDay {
+			recent = append(recent, e.At)
+		}
+	}
+	if perDay <= 0 || len(recent) < perDay {
+		return time.Time{}
+	}
+	return recent[len(recent)-perDay].Add(evictionDay)
+}
+
+// prices are what requests count for as the record was made.
+func (db *database) prices(ctx context.Context, rec *report.Record) (*fairshare.Prices, error) {
+	at := fairshare.At(rec.At)
+	weights, err := db.weightsAt(ctx, rec.Cluster, at)
+	if err != nil {
+		return nil, err
+	}
+	gpus, _, err := db.usage.Schedulable(ctx, rec.Cluster, rec.At)
+	if err != nil {
+		return nil, err
+	}
+	prices := new(fairshare.Prices)
+	prices.Set(weights, gpus, at)
+	return prices, nil
+}
+
 // requestOf is a job that waits as the contract sees it.
-func (p *program) requestOf(rec *report.Record, f *finding, asked time.Duration) *request {
+func (p *program) requestOf(rec *report.Record, f *finding, asked time.Duration, prices *fairshare.Prices) *request {
 	funded := f.Path[len(f.Path)-1].Funded
 	for _, l := range f.Path {
 		if l.Account == f.Subject.Account && l.User == "" {
@@ -77,7 +139,8 @@ func (p *program) requestOf(rec *report.Record, f *finding, asked time.Duration)
 	r := &request{asked: asked, rules: rec.Policy.Contract}
 	r.terms = fairshare.Terms{Default: rec.Policy.MinRuntime, Cap: rec.Policy.MinRuntimeCap, Accounts: rec.MinRuntimes}.Of(f.Subject.Account, parents(f.Path))
 	r.offer.Request = fairshare.Request{
-		Account: f.Subject.Account, GPUs: f.job.GPUs, Allocated: funded && !f.Unallocated && !r.terms.Unallocated(asked),
+		Account: f.Subject.Account, GPUs: f.job.GPUs, Rate: prices.Of(fairshare.Holding{Type: f.job.GPUType, GPUs: f.job.GPUs}),
+		Allocated:  funded && !f.Unallocated && !r.terms.Unallocated(asked),
 		MinRuntime: r.terms.MinRuntime(asked, f.job.TimeLimit), Nice: f.job.Nice,
 	}
 	if since, err := time.ParseInLocation(slurmtime.Layout, f.job.Eligible, p.zone); err == nil {
@@ -129,13 +192,13 @@ func (q *queuedJobs) Nice(job uint32) (nice int64, sameQOS bool) {
 }
 
 // lines are the view for people, one for each thing it says.
-func (v *contractView) lines(p *program, rec *report.Record) []string {
+func (v *contractView) lines(p *program) []string {
 	if v == nil {
 		return nil
 	}
 	var lines []string
-	if v.run != nil {
-		lines = append(lines, p.runLine(v.run, rec))
+	if v.running != nil {
+		lines = append(lines, p.runLine(v.running))
 	}
 	if v.request != nil {
 		lines = append(lines, p.requestLines(v.request)...)
@@ -146,27 +209,56 @@ func (v *contractView) lines(p *program, rec *report.Record) []string {
 	return lines
 }
 
-func (p *program) runLine(r *usage.Run, rec *report.Record) string {
-	began := "it runs since " + p.formatTime(r.StartedAt)
-	until, protected := r.ProtectedUntil(rec.UsedUntil)
-	switch {
-	case !r.Allocated:
-		return began + " unallocated: it is charged to nobody, and yields to any allocated job at once (R1)"
-	case !protected:
-		return began + ", and for how long it is protected isn't known: an older release has recorded its beginning"
-	case rec.UsedUntil.Before(until):
-		return fmt.Sprintf("%s, and is protected until %s (R2); then it yields to jobs of accounts that are further behind than %s (R3), and of its own with a higher declared priority (R4)",
-			began, p.formatTime(until), r.Account)
+// runLine is what the owner of a running job may count on.
+func (p *program) runLine(r *running) string {
+	began := "it runs since " + p.formatTime(r.run.StartedAt)
+	if !r.run.Allocated {
+		began += " unallocated, " + whyUnallocated[r.run.Unallocated()] + ": it is charged to nobody"
 	}
-	return fmt.Sprintf("%s, and was protected until %s: now it yields to jobs of accounts that are further behind than %s (R3), and of its own with a higher declared priority (R4)",
-		began, p.formatTime(until), r.Account)
+	until := p.formatTime(r.protection.Until)
+	switch {
+	case r.protection.GPUs == 0:
+		return began + ", on parts of GPUs: it is preempted for nobody"
+	case r.protection.Unknown:
+		return began + ", and for how long it is protected isn't known, as an older release has recorded its beginning: it keeps its GPUs until that is known"
+	case !r.protection.Allocated:
+		return began + ", and yields to any allocated job at once (R1)"
+	case r.at.Before(r.protection.Until):
+		return began + ", and is protected until " + until + " (R2); then " + p.yieldsTo(r)
+	case r.protection.Until.IsZero():
+		return began + ", resized after its minimum runtime had passed: now " + p.yieldsTo(r)
+	}
+	return began + ", and was protected until " + until + ": now " + p.yieldsTo(r)
+}
+
+// whyUnallocated is why a run is charged to nobody.
+var whyUnallocated = map[usage.Unallocated]string{
+	usage.NoMinRuntime: "as it has no minimum runtime", usage.NoBudget: "as its account had no budget left when it began",
+	usage.WhyUnknown: "for a reason that isn't known",
+}
+
+// yieldsTo is whom a job yields to that nothing protects.
+func (p *program) yieldsTo(r *running) string {
+	account := r.run.Account
+	text := fmt.Sprintf("it yields to jobs of accounts that are further behind than %s by more than %s", account, percent(r.rules.Margin))
+	if r.rules.PatientGPUs > 0 {
+		text += fmt.Sprintf(", to larger ones for %d GPUs or more that have waited for %s also where it is by less", r.rules.PatientGPUs, spanOf(r.rules.Patience.Milliseconds()))
+	}
+	text += " (R3)"
+	if r.rules.WithinAccount {
+		text += fmt.Sprintf(", and to those of %s itself with a higher declared priority (R4)", account)
+	}
+	if r.spared.After(r.at) {
+		text += fmt.Sprintf("; but not before %s, as it was preempted %d times within a day (R7)", p.formatTime(r.spared), r.rules.PerDay)
+	}
+	return text
 }
 
 // requestLines say what a job that waits may count on, and from whom.
 func (p *program) requestLines(r *request) []string {
 	q := &r.offer.Request
 	if !q.Allocated {
-		return []string{"it preempts nobody: it is unallocated (R5)"}
+		return []string{"it preempts nobody: it is unallocated (R5); once it runs it is charged to nobody, and yields to any allocated job at once (R1)"}
 	}
 	lines := []string{fmt.Sprintf("once it runs it is protected for %s (R2): %s", spanOf(q.MinRuntime.Milliseconds()), r.because())}
 	lines = append(lines, p.offerLines(&r.offer)...)
@@ -200,7 +292,7 @@ func (r *request) because() string {
 func (r *request) marginLine() string {
 	q := &r.offer.Request
 	return fmt.Sprintf("of other accounts, it preempts jobs only where %s is further behind by more than %s, the %.2f GPU-hours for which it will be protected counted in (R3)",
-		q.Account, strconv.FormatFloat(100*r.rules.Margin, 'f', -1, 64)+"%", q.Promised().Hours())
+		q.Account, percent(r.rules.Margin), q.Promised().Hours())
 }
 
 // withinLine is R4 for the request.
@@ -235,33 +327,54 @@ func (p *program) patienceLine(r *request) string {
 }
 
 func (p *program) offerLines(o *explain.Offer) []string {
-	var by [fairshare.R7 + 1]int
-	for _, y := range o.Yields {
-		by[y.Rule]++
-	}
-	lines := make([]string, 0, 2)
-	switch others := o.Protected + o.Ahead + o.Spared; {
-	case len(o.Yields) == 0 && others == 0: // nobody else runs
-	case len(o.Yields) == 0:
-		text := fmt.Sprintf("none of the running jobs of other accounts (%d) would yield to it now: protected (R2) %d, of accounts that %s is not far enough behind (R3) %d",
-			others, o.Protected, o.Request.Account, o.Ahead)
-		if o.Spared > 0 {
-			text += fmt.Sprintf(", preempted too often or too large for it (R7) %d", o.Spared)
-		}
-		lines = append(lines, text)
-	default:
-		text := fmt.Sprintf("%s on %s would yield to it now: %d unallocated (R1), %d of accounts that are ahead of %s (R3)",
-			count(int64(len(o.Yields)), "running job"), count(o.GPUs, "GPU"), by[fairshare.R1], by[fairshare.R3], o.Request.Account)
-		if by[fairshare.R4] > 0 {
-			text += fmt.Sprintf(", %d of %s itself (R4)", by[fairshare.R4], o.Request.Account)
-		}
+	var lines []string
+	if text := offerLine(o); text != "" {
 		lines = append(lines, text)
 	}
 	if o.Next != nil {
+		run := o.Next.Name()
 		lines = append(lines, fmt.Sprintf("the next protection to end of a job that will yield to it is that of job %d of %s in %s, at %s",
-			o.Next.Run.JobID, o.Next.Run.User, o.Next.Run.Account, p.formatTime(o.Next.ProtectedUntil)))
+			run.JobID, run.User, run.Account, p.formatTime(o.Next.ProtectedUntil)))
 	}
 	return lines
+}
+
+// offerLine is how many running jobs would yield, or why none does; "" if none runs.
+func offerLine(o *explain.Offer) string {
+	account := o.Request.Account
+	if len(o.Yields) > 0 {
+		var by [fairshare.R7 + 1]int
+		for _, y := range o.Yields {
+			by[y.Rule]++
+		}
+		text := fmt.Sprintf("%s on %s would yield to it now: %d unallocated (R1), %d of accounts that are ahead of %s (R3)",
+			count(int64(len(o.Yields)), "running job"), count(o.GPUs, "GPU"), by[fairshare.R1], by[fairshare.R3], account)
+		if by[fairshare.R4] > 0 {
+			text += fmt.Sprintf(", %d of %s itself (R4)", by[fairshare.R4], account)
+		}
+		return text
+	}
+	keep := []struct {
+		jobs int
+		text string
+	}{
+		{o.Protected, "protected (R2)"},
+		{o.Ahead, "of accounts that " + account + " is not far enough behind (R3)"},
+		{o.Same, "of " + account + " itself (R4)"},
+		{o.Spared, "preempted too often or too large for it (R7)"},
+		{o.Unknown, "of unknown minimum runtime"},
+	}
+	var jobs int
+	var why []string
+	for _, k := range keep {
+		if jobs += k.jobs; k.jobs > 0 {
+			why = append(why, fmt.Sprintf("%d %s", k.jobs, k.text))
+		}
+	}
+	if jobs == 0 {
+		return ""
+	}
+	return fmt.Sprintf("none of the running jobs (%d) would yield to it now: %s", jobs, strings.Join(why, ", "))
 }
 
 func (p *program) preemptionLine(e *usage.Preemption, job uint32) string {
@@ -278,7 +391,11 @@ func (p *program) preemptionLine(e *usage.Preemption, job uint32) string {
 }
 
 func (p *program) protection(e *usage.Preemption) string {
-	if e.ProtectedUntil == nil {
+	switch {
+	case e.ProtectedUntil != nil:
+	case e.Job.Allocated:
+		return "that run began by a resize, after the job's minimum runtime"
+	default:
 		return "that run was unallocated and never protected"
 	}
 	return "that run was protected until " + p.formatTime(*e.ProtectedUntil)
@@ -292,7 +409,7 @@ func standing(p *usage.Party) string {
 	case math.IsInf(*p.Ratio, 1):
 		text += " was charged nothing"
 	default:
-		text += " was due " + strconv.FormatFloat(*p.Ratio, 'f', 2, 64) + " of what it was charged"
+		text += " was due " + strconv.FormatFloat(*p.Ratio, 'f', 2, 64) + " times what it was charged"
 	}
 	if p.Rank > 0 {
 		text += ", rank " + strconv.Itoa(p.Rank)
@@ -358,15 +475,15 @@ type (
 	}
 )
 
-func (v *contractView) json(p *program, rec *report.Record) *contractJSON {
+func (v *contractView) json(p *program) *contractJSON {
 	if v == nil {
 		return nil
 	}
-	out := &contractJSON{Text: append([]string{}, v.lines(p, rec)...)}
-	if r := v.run; r != nil {
-		out.StartedAt, out.Allocated = &r.StartedAt, &r.Allocated
-		if until, ok := r.ProtectedUntil(rec.UsedUntil); ok {
-			out.ProtectedUntil, out.Protected = &until, new(rec.UsedUntil.Before(until))
+	out := &contractJSON{Text: append([]string{}, v.lines(p)...)}
+	if r := v.running; r != nil {
+		out.StartedAt, out.Allocated = &r.run.StartedAt, &r.run.Allocated
+		if until := r.protection.Until; !until.IsZero() && !r.protection.Unknown {
+			out.ProtectedUntil, out.Protected = &until, new(r.at.Before(until))
 		}
 	}
 	if r := v.request; r != nil {
@@ -374,10 +491,12 @@ func (v *contractView) json(p *program, rec *report.Record) *contractJSON {
 		r.describe(out)
 		out.Allocated, out.YieldingGPUs = &o.Request.Allocated, &o.GPUs
 		for _, y := range o.Yields {
-			out.YieldingJobs = append(out.YieldingJobs, y.Run.JobID)
+			for _, run := range y.Runs {
+				out.YieldingJobs = append(out.YieldingJobs, run.JobID)
+			}
 		}
 		if o.Next != nil {
-			out.NextEnd, out.NextJob = &o.Next.ProtectedUntil, o.Next.Run.JobID
+			out.NextEnd, out.NextJob = &o.Next.ProtectedUntil, o.Next.Name().JobID
 		}
 	}
 	for i := range v.preemptions {

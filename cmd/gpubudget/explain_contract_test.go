@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gpubudget/cmd/gpubudget/queue"
+	"gpubudget/explain"
 	"gpubudget/fairshare"
 	"gpubudget/internal/pgtest"
 	"gpubudget/internal/slurmtime"
@@ -24,7 +25,10 @@ import (
 // protected for an hour more, 2 of over that no longer is, 3 unallocated, 4 to 6 of
 // due itself, of which 5 has a lower priority than most and 6 is in another QOS; of
 // due wait 9, which asks for half an hour, 11 which asks for nothing, 12 which asks
-// for too much, 13 for more than its time limit and is large, 14 for nothing at all.
+// for too much, 13 for more than its time limit and is large, 14 for nothing at all, 15
+// for eight hours on GPUs of a type. Of over run besides a het job, 30, whose second
+// component protects the others for five hours more, 40, which an older release
+// recorded, 41, which was resized when nothing protected it, and 42 on part of a GPU.
 // Job 1 was preempted yesterday, for job 8, and 7, which is protected, four times
 // today.
 func contractSession(t *testing.T) *session {
@@ -43,6 +47,10 @@ func contractSession(t *testing.T) *session {
 			MinRuntime: &promised, StartedAt: now.Add(-ago), SeenAt: now,
 		}
 	}
+	changed := func(r usage.Run, change func(*usage.Run)) usage.Run {
+		change(&r)
+		return r
+	}
 	s.used(func(ctx context.Context, u *usage.Store) error {
 		if err := u.WriteCapacity(ctx, "titan", now.Add(-48*time.Hour), fairshare.Holding{GPUs: 64}); err != nil {
 			return err
@@ -55,11 +63,17 @@ func contractSession(t *testing.T) *session {
 			run(3, "none", "cem", 4, 0, time.Hour), run(4, "due", "ann", 1, time.Hour, 2*time.Hour),
 			run(5, "due", "ann", 1, time.Hour, 2*time.Hour), run(6, "due", "ann", 1, time.Hour, 2*time.Hour),
 			run(7, "over", "bob", 1, time.Hour, 2*time.Hour),
+			changed(run(30, "over", "bob", 1, time.Hour, 2*time.Hour), func(r *usage.Run) { r.HetJobID = 30 }),
+			changed(run(31, "over", "bob", 1, 7*time.Hour, 2*time.Hour), func(r *usage.Run) { r.HetJobID = 30 }),
+			changed(run(32, "over", "bob", 1, 0, 2*time.Hour), func(r *usage.Run) { r.HetJobID = 30 }),
+			changed(run(40, "over", "bob", 1, time.Hour, 2*time.Hour), func(r *usage.Run) { r.MinRuntime = nil }),
+			changed(run(41, "over", "bob", 70, 0, time.Second), func(r *usage.Run) { r.Allocated = true }),
+			changed(run(42, "over", "bob", 0, time.Hour, 2*time.Hour), func(r *usage.Run) { r.Parts = 250_000 }),
 		})
 	})
 	s.used(func(ctx context.Context, u *usage.Store) error {
 		start := now.Add(-30 * time.Hour)
-		if err := u.WriteAsked(ctx, "titan", []usage.Asked{{JobID: 9, MinRuntime: 30 * time.Minute}, {JobID: 12, MinRuntime: 9 * time.Hour}, {JobID: 13, MinRuntime: 2 * time.Hour}, {JobID: 14, MinRuntime: 0}}); err != nil {
+		if err := u.WriteAsked(ctx, "titan", []usage.Asked{{JobID: 9, MinRuntime: 30 * time.Minute}, {JobID: 12, MinRuntime: 9 * time.Hour}, {JobID: 13, MinRuntime: 2 * time.Hour}, {JobID: 14, MinRuntime: 0}, {JobID: 15, MinRuntime: 8 * time.Hour}}); err != nil {
 			return err
 		}
 		for i := range 4 {
@@ -85,7 +99,7 @@ func contractSession(t *testing.T) *session {
 	s.slurm = queue.Command(func(_ context.Context, name string, _ ...string) ([]byte, error) {
 		if name == "sprio" {
 			var out strings.Builder
-			for _, id := range []int{9, 11, 12, 13, 14} {
+			for _, id := range []int{9, 11, 12, 13, 14, 15} {
 				fmt.Fprintf(&out, "%d|gpu|1000|0|0|0|1000|0|0|0|0|(null)\n", id)
 			}
 			return []byte(out.String() + "10|gpu|1|0|0|0|1|0|0|0|0|(null)\n"), nil
@@ -97,6 +111,13 @@ func contractSession(t *testing.T) *session {
 		}
 		fmt.Fprintln(&out, "21|21|N/A|titan|PENDING|over|bob|gpu|normal|0|1|1|cpu=1,gres/gpu=1|N/A|N/A|N/A|N/A|UNLIMITED|2026-11-30T18:00:00|BeginTime")
 		fmt.Fprintln(&out, "22|22|N/A|titan|PENDING|over|bob|gpu|normal|0|1|1|cpu=1,gres/gpu=1|N/A|N/A|N/A|N/A|UNLIMITED|2026-11-30T18:00:00|BeginTime")
+		fmt.Fprintf(&out, "15|15|N/A|titan|PENDING|due|ann|gpu|normal|200|1|1|cpu=1,gres/gpu=4|gres:gpu:h100:4|N/A|N/A|N/A|UNLIMITED|N/A|Priority\n")
+		for i := range 4 { // the last has no GPU
+			fmt.Fprintf(&out, "30+%d|%d|30|titan|RUNNING|over|bob|gpu|normal|0|1|1|cpu=1|N/A|N/A|N/A|N/A|UNLIMITED|N/A|None\n", i, 30+i)
+		}
+		for _, id := range []int{40, 41, 42} {
+			job(id, "RUNNING", "over", "bob", 1, "normal", 0, "UNLIMITED", 0)
+		}
 		job(1, "RUNNING", "over", "bob", 4, "normal", 0, "UNLIMITED", 0)
 		job(2, "RUNNING", "over", "bob", 2, "normal", 0, "UNLIMITED", 0)
 		job(3, "RUNNING", "none", "cem", 4, "normal", 0, "UNLIMITED", 0)
@@ -118,11 +139,16 @@ func contractSession(t *testing.T) *session {
 func TestExplainSaysWhatTheContractDoes(t *testing.T) {
 	s := contractSession(t)
 	for job, want := range map[string][]string{
-		"1": {"it runs since ", ", and is protected until ", "further behind than over (R3)",
-			"it was preempted for job 8 of ann in due (R3: the account of the one was further behind than that of the other); due was charged nothing, rank 1, over was due 0.50 of what it was charged, rank 2; that run was protected until ",
+		"1": {"it runs since ", ", and is protected until ",
+			"; then it yields to jobs of accounts that are further behind than over by more than 10%, to larger ones for 32 GPUs or more that have waited for 01:00:00 also where it is by less (R3), and to those of over itself with a higher declared priority (R4)\n",
+			"it was preempted for job 8 of ann in due (R3: the account that asked was further behind than that of the job that made way); due was charged nothing, rank 1, over was due 0.50 times what it was charged, rank 2; that run was protected until ",
 			"it was requeued from node n7, which was drained: that run was unallocated and never protected"},
-		"2": {"and was protected until ", "now it yields to jobs of accounts that are further behind than over"},
-		"3": {"unallocated: it is charged to nobody, and yields to any allocated job at once (R1)"},
+		"2":  {"and was protected until ", "now it yields to jobs of accounts that are further behind than over"},
+		"3":  {"unallocated, as it has no minimum runtime: it is charged to nobody, and yields to any allocated job at once (R1)\n"},
+		"7":  {"declared priority (R4); but not before ", ", as it was preempted 4 times within a day (R7)\n"},
+		"40": {"for how long it is protected isn't known, as an older release has recorded its beginning: it keeps its GPUs until that is known\n"},
+		"41": {", resized after its minimum runtime had passed: now it yields to "},
+		"42": {", on parts of GPUs: it is preempted for nobody\n"},
 		"9": {"once it runs it is protected for 00:30:00 (R2): as it asks\n",
 			"3 running jobs on 7 GPUs would yield to it now: 1 unallocated (R1), 1 of accounts that are ahead of due (R3), 1 of due itself (R4)\n",
 			"the next protection to end of a job that will yield to it is that of job 1 of bob in over, at ",
@@ -192,4 +218,51 @@ func TestExplainSaysWhatTheContractDoes(t *testing.T) {
 
 	s.must("-Q", "policy", "set", "preempt_within_account", "no")
 	require.Contains(t, s.must("explain", "9"), "jobs of due itself keep their GPUs: so says the policy preempt_within_account (R4)\n")
+}
+
+// All components of a het job yield or none does, so each is told of the protection
+// that lasts longest, also one without a GPU.
+func TestExplainTellsOfTheProtectionOfAHetJob(t *testing.T) {
+	s := contractSession(t)
+	for _, name := range []string{"30", "30+0", "30+1", "30+2", "30+3"} {
+		var out struct {
+			Contract struct {
+				Allocated bool      `json:"allocated"`
+				Protected bool      `json:"protected"`
+				Until     time.Time `json:"protected_until"`
+				Text      []string  `json:"text"`
+			} `json:"contract"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(s.must("explain", name, "--json")), &out))
+		c := &out.Contract
+		require.True(t, c.Protected, name)
+		require.WithinDuration(t, time.Now().Add(5*time.Hour), c.Until, time.Minute)
+		require.Equal(t, name != "30+2", c.Allocated)
+		require.Len(t, c.Text, 1)
+		require.Contains(t, c.Text[0], ", and is protected until ")
+	}
+}
+
+// Where GPUs count for other than 1, so does what a request will be protected for:
+// without that explain's R3 is not the plugin's.
+func TestExplainWeighsTheRequestAsThePluginDoes(t *testing.T) {
+	s := contractSession(t)
+	out := s.must("explain", "15")
+	require.Contains(t, out, "the 32.00 GPU-hours for which it will be protected")
+	require.Contains(t, out, "1 of accounts that are ahead of due (R3)\n")
+
+	s.must("-Q", "weight", "set", "h100", "5")
+	out = s.must("explain", "15")
+	require.Contains(t, out, "the 160.00 GPU-hours for which it will be protected")
+	require.Contains(t, out, "0 of accounts that are ahead of due (R3)\n")
+}
+
+func TestWhyNoRunningJobYields(t *testing.T) {
+	request := fairshare.Request{Account: "due"}
+	require.Empty(t, offerLine(&explain.Offer{Request: request}), "nothing runs")
+	require.Equal(t, "none of the running jobs (2) would yield to it now: 2 protected (R2)", offerLine(&explain.Offer{Request: request, Protected: 2}))
+	require.Equal(t,
+		"none of the running jobs (11) would yield to it now: 1 of accounts that due is not far enough behind (R3), 2 of due itself (R4), "+
+			"3 preempted too often or too large for it (R7), 5 of unknown minimum runtime",
+		offerLine(&explain.Offer{Request: request, Ahead: 1, Same: 2, Spared: 3, Unknown: 5}))
 }

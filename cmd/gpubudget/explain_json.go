@@ -128,7 +128,7 @@ func (p *program) findingJSON(f *finding) explainJSON {
 		out.QueueSeenAt = &rec.QueueSeenAt
 	}
 	out.Job = jobOf(f)
-	out.Contract = f.contract.json(p, rec)
+	out.Contract = f.contract.json(p)
 	for _, l := range f.Path {
 		out.Path = append(out.Path, levelOf(f, l))
 	}

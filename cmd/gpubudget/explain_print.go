@@ -40,7 +40,7 @@ func (p *program) printText(f *finding, noHeader bool) error {
 	if len(f.rows) > 0 {
 		w.table(factorsTable(f))
 	}
-	if said := f.contract.lines(p, f.record); len(said) > 0 {
+	if said := f.contract.lines(p); len(said) > 0 {
 		w.lines(append([]string{"The contract:"}, bullets(said)...)...)
 	}
 	w.lines(aheadLines(f)...)
@@ -118,7 +118,7 @@ func (p *program) parts(f *finding) []part {
 	for i, text := range p.changeLines(f) {
 		changes.Add(string(f.Changes[i].Kind), text)
 	}
-	if said := f.contract.lines(p, f.record); len(said) > 0 {
+	if said := f.contract.lines(p); len(said) > 0 {
 		contract := &output.Table{Columns: []output.Column{{Name: "Text"}}}
 		for _, text := range said {
 			contract.Add(text)

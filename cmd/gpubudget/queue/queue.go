@@ -39,6 +39,7 @@ type Job struct {
 	QOS       string
 	Nice      int64
 	GPUs      int64         // that it has or asks for
+	GPUType   string        // that it asks for: "" is any, of several a list, as fairshare.Holding has it
 	TimeLimit time.Duration // 0 if it has none
 	Eligible  string        // since when it could start, as Slurm prints times; "" if that is not known
 }
@@ -109,7 +110,11 @@ func (q *Queue) addJob(line string) error {
 		TimeLimit: n.clock(f[17]), Eligible: f[18], Reason: f[19],
 	}
 	nodes, tasks := n.parse(or(lowest(f[10]), "1"), 64), n.parse(or(lowest(f[11]), "1"), 64)
-	job.GPUs = gpus(f[12], []request{{f[13], 1}, {f[14], nodes}, {f[15], nodes}, {f[16], tasks}})
+	asked := least([]request{{f[13], 1}, {f[14], nodes}, {f[15], nodes}, {f[16], tasks}})
+	job.GPUs = gpus(f[12], asked)
+	if job.GPUs == asked.count() {
+		job.GPUType = asked.types()
+	}
 	q.Jobs, q.Cluster = append(q.Jobs, job), or(q.Cluster, f[3])
 	return n.err
 }
@@ -201,46 +206,82 @@ type request struct {
 	times int64
 }
 
-// gpus is how many GPUs a job has or asks for: what Slurm has added up itself,
-// or where it doesn't account for GPUs the least that each request comes to.
-func gpus(added string, requests []request) int64 {
-	if n, ok := countGPUs(added); ok {
-		return n
-	}
-	var most int64
-	for _, r := range requests {
-		n, _ := countGPUs(r.tres)
-		most = max(most, n*max(r.times, 1))
-	}
-	return most
+// typed is GPUs of a type, "" for any.
+type typed struct {
+	name string
+	gpus int64
 }
 
-// countGPUs adds up the GPUs of a TRES list: gres/gpu=4 or gres:gpu:4, with or
-// without a type. A total stands beside its types.
-func countGPUs(tres string) (n int64, ok bool) {
-	var typed int64
-	total := int64(-1)
+type gpuList []typed
+
+func (l gpuList) count() (sum int64) {
+	for _, t := range l {
+		sum += t.gpus
+	}
+	return sum
+}
+
+// types are those of the list, with how many of each if there are several.
+func (l gpuList) types() string {
+	if len(l) == 1 {
+		return l[0].name
+	}
+	items := make([]string, len(l))
+	for i, t := range l {
+		items[i] = t.name + ":" + strconv.FormatInt(t.gpus, 10)
+	}
+	return strings.Join(items, ",")
+}
+
+// least is the least that requests can be granted with: of each type the most that
+// one of them comes to.
+func least(requests []request) (all gpuList) {
+	for _, r := range requests {
+		for _, t := range gpusIn(r.tres) {
+			t.gpus *= max(r.times, 1)
+			i := slices.IndexFunc(all, func(known typed) bool { return known.name == t.name })
+			switch {
+			case t.gpus == 0:
+			case i < 0:
+				all = append(all, t)
+			default:
+				all[i].gpus = max(all[i].gpus, t.gpus)
+			}
+		}
+	}
+	return all
+}
+
+// gpus is how many GPUs a job has or asks for: what Slurm has added up itself,
+// or where it doesn't account for GPUs the least that the requests come to.
+func gpus(added string, asked gpuList) int64 {
+	items := gpusIn(added)
+	if i := slices.IndexFunc(items, func(t typed) bool { return t.name == "" }); i >= 0 {
+		return items[i].gpus // a total stands beside its types
+	}
+	if len(items) > 0 {
+		return items.count()
+	}
+	return asked.count()
+}
+
+// gpusIn is the GPUs of a TRES list: gres/gpu=4 or gres:gpu:4, with or without a
+// type.
+func gpusIn(tres string) (list gpuList) {
 	for item := range strings.SplitSeq(tres, ",") {
 		rest, isGPU := strings.CutPrefix(strings.Replace(strings.TrimSpace(item), "gres:", "gres/", 1), "gres/gpu")
 		if !isGPU || rest != "" && rest[0] != ':' && rest[0] != '=' {
 			continue
 		}
-		kind, count := "", rest
+		name, count := "", rest
 		if at := strings.LastIndexAny(rest, ":="); at >= 0 {
-			kind, count = rest[:at], rest[at+1:]
+			name, count = rest[:at], rest[at+1:]
 		}
-		value, err := strconv.ParseInt(count, 10, 64)
+		n, err := strconv.ParseInt(count, 10, 64)
 		if err != nil { // gres:gpu, or gres:gpu:a100
-			value, kind = 1, rest
+			n, name = 1, rest
 		}
-		if strings.HasPrefix(kind, ":") {
-			typed += value
-		} else {
-			total = max(total, 0) + value
-		}
+		list = append(list, typed{strings.ToLower(strings.TrimPrefix(name, ":")), n})
 	}
-	if total >= 0 {
-		return total, true
-	}
-	return typed, typed > 0
+	return list
 }

@@ -50,7 +50,7 @@ func TestRead(t *testing.T) {
 	require.Len(t, q.Jobs, 8)
 	require.Equal(t, Job{
 		ID: "12", JobID: 12, State: "PENDING", Reason: "Priority", Account: "robots", User: "fay", Partition: "gpu,short",
-		QOS: "normal", Nice: -50, GPUs: 6, TimeLimit: 26*time.Hour + 3*time.Minute + 4*time.Second, Eligible: "2026-10-05T12:00:00",
+		QOS: "normal", Nice: -50, GPUs: 6, GPUType: "a100", TimeLimit: 26*time.Hour + 3*time.Minute + 4*time.Second, Eligible: "2026-10-05T12:00:00",
 	}, q.Jobs[2])
 	require.Equal(t, []time.Duration{0, 30 * time.Minute}, []time.Duration{q.Jobs[0].TimeLimit, q.Jobs[5].TimeLimit})
 	require.Equal(t, "a reason | with a bar", q.Jobs[5].Reason)
@@ -119,16 +119,38 @@ func TestUnreadable(t *testing.T) {
 	require.Empty(t, q.Jobs)
 }
 
-func TestCountGPUs(t *testing.T) {
+func TestGPUsOfAList(t *testing.T) {
 	for text, want := range map[string]int64{
 		"": -1, "cpu=3": -1, "gres/gpu=4": 4, "gres:gpu:4": 4, "gres:gpu": 1, "gres:gpu:a100": 1, "gres:gpu:a100:2": 2, "gres/gpu:a100=2": 2,
 		"gres/gpu=3,gres/gpu:a100=2,gres/gpu:v100=1": 3, "gres:gpu:a100:2,gres:gpu:v100:1": 3, "gres/gpumem=100": -1, "gres/gpu:4": 4,
 		"cpu=1,gres/gpu=0": 0,
 	} {
-		n, ok := countGPUs(text)
-		if !ok {
-			n = -1
-		}
-		require.Equal(t, want, n, text)
+		const nothing = -1
+		require.Equal(t, want, gpus(text, gpuList{{gpus: nothing}}), text)
+	}
+}
+
+// The types are those that the plugin has of the same request.
+func TestTypesThatAreAskedFor(t *testing.T) {
+	for _, tt := range []struct {
+		added, perJob, perNode, perTask string
+		gpus                            int64
+		types                           string
+	}{
+		{"", "gres:gpu:4", "", "", 4, ""},
+		{"gres/gpu=4", "gres:gpu:A100:4", "", "", 4, "a100"},
+		{"", "", "gres:gpu:a100", "", 2, "a100"},
+		{"gres/gpu=6,gres/gpu:a100=6", "", "gres:gpu:a100:3", "", 6, "a100"},
+		{"gres/gpu=3", "gres:gpu:a100:2,gres:gpu:h100:1", "", "", 3, "a100:2,h100:1"},
+		{"gres/gpu=8", "gres:gpu:a100:4", "", "gres:gpu:a100:2", 8, "a100"},
+		{"gres/gpu=2", "gres:gpu:a100_1g.10gb:2", "", "", 2, "a100_1g.10gb"},
+		{"gres/gpu=5", "gres:gpu:a100:4", "", "", 5, ""}, // squeue doesn't show what for
+		{"cpu=1", "", "", "", 0, ""},
+	} {
+		line := "12|12|N/A|gpub|PENDING|a|u|gpu|normal|0|2|4|" + tt.added + "|" + tt.perJob + "|" + tt.perNode + "|N/A|" + tt.perTask + "|UNLIMITED|N/A|Priority\n"
+		q, err := Read(t.Context(), slurm(line, ""))
+		require.NoError(t, err)
+		require.Equal(t, tt.gpus, q.Jobs[0].GPUs, line)
+		require.Equal(t, tt.types, q.Jobs[0].GPUType, line)
 	}
 }
