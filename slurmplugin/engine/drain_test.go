@@ -121,11 +121,11 @@ func TestAJobResizedAfterItsMinimumRuntimeMayLeaveADrainedNode(t *testing.T) {
 	s.start(j)
 	h.pass(s.list()...)
 	h.tick(s, 50*time.Second)
-	require.False(t, h.engine.MayLeave(j.id, h.now.UnixMilli()))
+	require.False(t, h.engine.MayLeave(j.id, 0, h.now.UnixMilli()))
 	h.tick(s, 20*time.Second)
 	s.setSize(j, 2)
 	h.pass(s.list()...)
 	h.tick(s, time.Second)
 	h.pass(s.list()...)
-	require.True(t, h.engine.MayLeave(j.id, h.now.UnixMilli()))
+	require.True(t, h.engine.MayLeave(j.id, 0, h.now.UnixMilli()))
 }
