@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -47,7 +48,7 @@ func startTold(t *testing.T) *told {
 	c, err := testcluster.Start(ctx, testcluster.Options{
 		Nodes: 3, Users: []string{ann}, Priority: testcluster.Gpubudget, CPUsPerNode: 64,
 		SlurmConf: []string{"PlugStackConfig=" + stack, "PrologSlurmctld=" + prolog, "MinJobAge=300",
-			"SchedulerParameters=bf_interval=1,batch_sched_delay=0,sched_min_interval=0"},
+			"ScronParameters=enable", "SchedulerParameters=bf_interval=1,batch_sched_delay=0,sched_min_interval=0"},
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Stop()) })
@@ -123,6 +124,7 @@ func TestMinRuntime(t *testing.T) {
 		{"of an empty variable", (*told).emptyVariable},
 		{"of a job is not that of jobs from within", (*told).nested},
 		{"is checked where it is typed", (*told).isChecked},
+		{"is not taken by scrontab, which would forget it", (*told).scrontab},
 		{"of a plugstack.conf that can't be", (*told).badStack},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -363,9 +365,46 @@ func (s *told) badStack() {
 			require.ErrorContains(s.t, err, fmt.Sprintf("spank_gpubudget.so: %q: cap=TIME is all there is to say", argument), command)
 		}
 	}
-	for argument, cap := range map[string]string{"": "08:00:00", "cap=1-2:03": "1-02:03:00", "CAP=90s": "00:01:30"} {
+	for argument, longest := range map[string]string{"": "08:00:00", "cap=1-2:03": "1-02:03:00", "CAP=90s": "00:01:30"} {
 		s.file(filepath.Base(s.stack), strings.TrimSpace(toldStack(s.t, argument)))
 		_, err := s.Exec(s.ctx, ann, "sbatch", "--min-runtime=30-0", "--wrap=true")
-		require.ErrorContains(s.t, err, "the longest minimum runtime is "+cap+" here", argument)
+		require.ErrorContains(s.t, err, "the longest minimum runtime is "+longest+" here", argument)
 	}
+}
+
+// scrontab knows plugins' options and has no place for what they say of a job, so
+// there it is none. Debian has no scrontab: this one is built here.
+func (s *told) scrontab() {
+	scrontab := s.buildScrontab()
+	accepted := s.file("accepted", "#SCRON --time=5", "0 0 1 1 * /bin/true")
+	s.exec(ann, scrontab, accepted)
+	require.Contains(s.t, s.exec(ann, scrontab, "-l"), "--time=5")
+	_, err := s.Exec(s.ctx, ann, scrontab, s.file("refused", "#SCRON --min-runtime=2h", "0 0 1 1 * /bin/true"))
+	require.ErrorContains(s.t, err, "min-runtime")
+	require.NotContains(s.t, s.exec(ann, scrontab, "-l"), "min-runtime", "it is as it was")
+	s.exec(ann, "env", "GPUBUDGET_MIN_RUNTIME=junk", scrontab, accepted)
+}
+
+// buildScrontab is a scrontab from the source of the installed Slurm.
+func (s *told) buildScrontab() string {
+	s.t.Helper()
+	slurm, err := filepath.Abs("../build/slurm")
+	require.NoError(s.t, err)
+	private, err := filepath.Glob("/usr/lib/*/slurm-wlm/libslurmfull.so")
+	require.NoError(s.t, err)
+	require.Len(s.t, private, 1)
+	texts, scrontab := filepath.Join(s.dir, "texts.o"), filepath.Join(s.dir, "scrontab")
+	for _, command := range [][]string{
+		{"ld", "-r", "-b", "binary", "-z", "noexecstack", "-o", texts, "usage.txt", "default_crontab.txt"},
+		{
+			"gcc", "-w", "-I" + slurm + "/obj", "-I" + slurm + "/obj/slurm", "-I" + slurm + "/src", "-o", scrontab,
+			"scrontab.c", "opt.c", "parse.c", "env.c", texts, private[0], "-Wl,--export-dynamic", "-Wl,-rpath," + filepath.Dir(private[0]),
+		},
+	} {
+		cmd := exec.CommandContext(s.ctx, command[0], command[1:]...)
+		cmd.Dir = slurm + "/src/src/scrontab"
+		out, err := cmd.CombinedOutput()
+		require.NoError(s.t, err, "%s", out)
+	}
+	return scrontab
 }

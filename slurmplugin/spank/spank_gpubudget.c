@@ -7,6 +7,8 @@
  *
  * plugstack.conf: required spank_gpubudget.so [cap=TIME]
  */
+#define _GNU_SOURCE /* program_invocation_short_name */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -30,11 +32,17 @@ static uint64_t cap = DEFAULT_CAP;
 static uint64_t wanted; /* seconds */
 static bool asked;
 
-/* Where the job is described; elsewhere there is nothing to do. */
+/*
+ * Where the job is described; elsewhere there is nothing to do. scrontab describes
+ * jobs, but keeps nothing that a plugin says of one: it would take the option and
+ * forget it, and has to refuse it, as one that it doesn't know.
+ */
 static bool submitting(void)
 {
 	spank_context_t context = spank_context();
 
+	if (!strcmp(program_invocation_short_name, "scrontab"))
+		return false;
 	return context == S_CTX_LOCAL || context == S_CTX_ALLOCATOR;
 }
 
