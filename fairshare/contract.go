@@ -43,13 +43,16 @@ func DefaultContract() Contract {
 type Request struct {
 	Account     string
 	GPUs        int64
-	Rate        int64         // what they count for, in millionths of a GPU; 0: as many as there are
+	Rate        int64         // what they count for, in millionths of a GPU, or CountsNothing; 0: as many as there are
 	Allocated   bool          // its minimum runtime isn't 0 and its account is funded
 	MinRuntime  time.Duration // for which it will be protected
 	Waited      time.Duration // since it could have started
 	QOSPriority uint32
 	Nice        int64
 }
+
+// CountsNothing is the Rate of a request for GPUs of weight 0.
+const CountsNothing int64 = -1
 
 // Promised is the GPU time for which the request will be protected.
 func (q *Request) Promised() GPUMillis {

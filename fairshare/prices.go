@@ -52,6 +52,14 @@ func (p *Prices) Of(asked Holding) int64 {
 	return u.list + u.Unit.Of(amount) // of a list the latter is 0
 }
 
+// RateOf is Of as Request.Rate has it.
+func (p *Prices) RateOf(asked Holding) int64 {
+	if rate := p.Of(asked); rate != 0 {
+		return rate
+	}
+	return CountsNothing
+}
+
 func (p *Prices) price(name string) price {
 	if strings.Contains(name, ":") {
 		return price{list: p.weights.RateAt(Holding{Type: name}, p.at)}

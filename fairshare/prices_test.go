@@ -4,6 +4,7 @@ package fairshare_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -40,4 +41,21 @@ func TestPricesOfRequests(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What counts for nothing is no time that a request would be charged for; a request
+// without a rate has one by its GPUs.
+func TestARequestForGPUsOfWeightZeroPromisesNothing(t *testing.T) {
+	var p fairshare.Prices
+	p.Set(fairshare.GPUWeights{
+		"old": {{Period: fairshare.Period{From: fairshare.Always, Until: fairshare.Never}, Value: 0}},
+	}, fairshare.Holding{Type: "old", GPUs: 8}, 0)
+	for _, gpuType := range []string{"old", ""} {
+		asked := fairshare.Holding{Type: gpuType, GPUs: 4}
+		require.Zero(t, p.Of(asked))
+		q := fairshare.Request{GPUs: 4, Rate: p.RateOf(asked), MinRuntime: time.Hour}
+		require.Zero(t, q.Promised())
+	}
+	require.Equal(t, 4*fairshare.GPUHour, (&fairshare.Request{GPUs: 4, MinRuntime: time.Hour}).Promised())
+	require.EqualValues(t, 1_000_000, p.RateOf(fairshare.Holding{Type: "new", GPUs: 1}))
 }

@@ -139,7 +139,7 @@ func (p *program) requestOf(rec *report.Record, f *finding, asked time.Duration,
 	r := &request{asked: asked, rules: rec.Policy.Contract}
 	r.terms = fairshare.Terms{Default: rec.Policy.MinRuntime, Cap: rec.Policy.MinRuntimeCap, Accounts: rec.MinRuntimes}.Of(f.Subject.Account, parents(f.Path))
 	r.offer.Request = fairshare.Request{
-		Account: f.Subject.Account, GPUs: f.job.GPUs, Rate: prices.Of(fairshare.Holding{Type: f.job.GPUType, GPUs: f.job.GPUs}),
+		Account: f.Subject.Account, GPUs: f.job.GPUs, Rate: prices.RateOf(fairshare.Holding{Type: f.job.GPUType, GPUs: f.job.GPUs}),
 		Allocated:  funded && !f.Unallocated && !r.terms.Unallocated(asked),
 		MinRuntime: r.terms.MinRuntime(asked, f.job.TimeLimit), Nice: f.job.Nice,
 	}

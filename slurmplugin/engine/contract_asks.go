@@ -263,7 +263,7 @@ func (e *Engine) requestOf(j *Job, now fairshare.Instant) (fairshare.Request, Pa
 	o := e.owners.of(j)
 	allocated, minRuntime := e.owners.decide(o.account, askedTerms{asked: j.asked(), limit: j.limit()})
 	request := fairshare.Request{
-		Account: o.account, GPUs: j.gpus(), Rate: e.tracker.wanted(j), Allocated: allocated, MinRuntime: minRuntime,
+		Account: o.account, GPUs: j.gpus(), Rate: e.tracker.rateOf(j), Allocated: allocated, MinRuntime: minRuntime,
 		QOSPriority: j.QOSPriority, Nice: j.Nice,
 	}
 	if j.Begin > 0 {

@@ -22,6 +22,12 @@ func (t *tracker) rate(r *run) {
 
 // wanted is what that a job of this pass waits for counts for, for each of its
 // tasks, in millionths of a GPU.
-func (t *tracker) wanted(j *Job) int64 {
-	return t.prices.Of(fairshare.Holding{Type: j.GPUType.borrow(), GPUs: j.gpus(), Parts: j.parts()})
+func (t *tracker) wanted(j *Job) int64 { return t.prices.Of(j.wants()) }
+
+// rateOf is wanted as the contract's rules have it.
+func (t *tracker) rateOf(j *Job) int64 { return t.prices.RateOf(j.wants()) }
+
+// wants is what a job waits for; the name of the type is borrowed.
+func (j *Job) wants() fairshare.Holding {
+	return fairshare.Holding{Type: j.GPUType.borrow(), GPUs: j.gpus(), Parts: j.parts()}
 }

@@ -58,6 +58,11 @@ func TestWhatAJobWaitsForCountsByItsType(t *testing.T) {
 			for range 2 { // the second is from memory
 				require.Equal(t, c.wanted, l.wanted(&c.job))
 			}
+			rate := c.wanted
+			if rate == 0 {
+				rate = fairshare.CountsNothing
+			}
+			require.Equal(t, rate, l.rateOf(&c.job))
 		})
 	}
 }
