@@ -49,7 +49,7 @@ func (p *Prices) Of(asked Holding) int64 {
 		u = p.price(name)
 		p.units[name] = u
 	}
-	return u.list + u.Unit.Of(amount) // of a list the latter is 0
+	return u.list + u.Of(amount) // of a list the latter is 0
 }
 
 // RateOf is Of as Request.Rate has it.
