@@ -215,4 +215,15 @@ func TestDemandCountsByWhatIsAskedFor(t *testing.T) {
 	require.Positive(t, first.pending)
 	s.wait("more demand for shards to be recorded", func() bool { last = read(s.c); return last.ms >= first.ms+3000 })
 	require.InDelta(t, float64(last.ms-first.ms)*0.5*1.75, float64(last.pending-first.pending), 50)
+
+	// So it counts for the contract: an hour's protection of two of a type, and of any.
+	ofAny := s.submit(ann, s.a, 1, "--nodes=1", "--gres=gpu:2")
+	for job, hours := range map[uint32]string{waits: "5.00", ofAny: "3.50"} {
+		var told string
+		s.wait("sprio to have the job", func() bool {
+			told = s.exec("root", "gpubudget", "explain", number0(job))
+			return strings.Contains(told, "The contract:")
+		})
+		require.Contains(t, told, "the "+hours+" GPU-hours for which it will be protected")
+	}
 }
