@@ -17,11 +17,14 @@ import (
 	"gpubudget/internal/testcluster"
 )
 
-// window is the protected window of most jobs here, and slack how much later
-// something may happen on a busy machine than it could.
 const (
-	window = 15 * time.Second
-	slack  = 15 * time.Second
+	window = 15 * time.Second // the protected window of most jobs here
+	// usual is how much later than it could something happens, more often than not: two
+	// scheduling cycles (bf_interval=1) and the time that an evicted job has to end
+	// (KillWait=2), with a second for Slurm's commands.
+	usual = (2*1 + 2 + 1) * time.Second
+	// slack is how much later it may happen for once: this machine has other work.
+	slack = 15 * time.Second
 )
 
 // contractCluster is a cluster that preempts: accounts "due", which has most of
@@ -105,6 +108,53 @@ func (s *scenario) fill(user, account string, seconds int, args ...string) []uin
 	return ids
 }
 
+// prompt checks that of some waits the usual one is short, and none is long.
+func (s *scenario) prompt(what string, waits []time.Duration) {
+	s.t.Helper()
+	slices.Sort(waits)
+	s.t.Logf("%s after %v", what, waits)
+	require.LessOrEqual(s.t, waits[len(waits)/2], usual, "the median")
+	require.Less(s.t, waits[len(waits)-1], slack)
+}
+
+// onceMore is the work of a job that runs until it is evicted, and is done with as it
+// runs anew.
+const onceMore = "[ ${SLURM_RESTART_COUNT:-0} -gt 0 ] || sleep 600"
+
+// evictable submits a job that does this.
+func (s *scenario) evictable(user, account string, args ...string) uint32 {
+	s.t.Helper()
+	id, err := s.Sbatch(s.ctx, user, append(append([]string{"--account=" + account}, args...), "--wrap="+onceMore)...)
+	require.NoError(s.t, err)
+	return id
+}
+
+// waitAnew waits for something of a job that was requeued. The backfill scheduler looks
+// at who may run again when anything has changed: on a cluster as quiet as this that can
+// take a minute, so something does.
+func (s *scenario) waitAnew(what string, done func() bool) {
+	s.t.Helper()
+	s.wait(what, func() bool {
+		if done() {
+			return true
+		}
+		s.exec("root", "scontrol", "update", "PartitionName=gpu", "State=UP")
+		return false
+	})
+}
+
+// ranAnew waits until a job was requeued once, ran again, and was done.
+func (s *scenario) ranAnew(ids ...uint32) {
+	s.t.Helper()
+	for _, id := range ids {
+		s.waitAnew(fmt.Sprintf("job %d to have run again", id), func() bool { return s.show(id, "JobState") == "COMPLETED" })
+	}
+	require.Equal(s.t, ids, s.restarted(ids...))
+	for _, id := range ids {
+		require.Equal(s.t, "1", s.show(id, "Restarts"))
+	}
+}
+
 // restarted are the jobs that were requeued.
 func (s *scenario) restarted(ids ...uint32) []uint32 {
 	s.t.Helper()
@@ -124,13 +174,15 @@ func minRuntime(d time.Duration) string {
 func TestPreemption(t *testing.T) {
 	sent := writable(t, "mail")
 	s := contractCluster(t, func(o *testcluster.Options) { o.SlurmConf = append(o.SlurmConf, "MailProg="+mailProg(t, sent)) })
-	t.Run("a newcomer starts as the first protected window ends", func(t *testing.T) { s.on(t).newcomer() })
+	t.Run("newcomers start as protected windows end, one after the other", func(t *testing.T) { s.on(t).newcomer() })
 	t.Run("unallocated jobs vanish for funded work", func(t *testing.T) { s.on(t).filler() })
 	t.Run("debug jobs start at once", func(t *testing.T) { s.on(t).debug() })
 	t.Run("a higher declared priority of the same account", func(t *testing.T) { s.on(t).declared() })
 	t.Run("of a mix the unallocated job makes way", func(t *testing.T) { s.on(t).mixed() })
 	t.Run("a task of an array makes way", func(t *testing.T) { s.on(t).array() })
+	t.Run("each task of an array may have one evicted", func(t *testing.T) { s.on(t).arrayRequest() })
 	t.Run("het jobs make way as a whole", func(t *testing.T) { s.on(t).het() })
+	t.Run("the longest protection of a het job counts", func(t *testing.T) { s.on(t).hetProtected() })
 	t.Run("jobs of several nodes", func(t *testing.T) { s.on(t).nodes() })
 	t.Run("suspended jobs", func(t *testing.T) { s.on(t).suspended() })
 	t.Run("reservations", func(t *testing.T) { s.on(t).reservation() })
@@ -140,43 +192,62 @@ func TestPreemption(t *testing.T) {
 }
 
 // newcomer: the cluster is full of allocated jobs of an account that had more
-// than it is due.
+// than it is due. Of five of them the windows end one after the other, and a newcomer
+// starts at each end.
 func (s *scenario) newcomer() {
-	// Who has to start anew is done at once then.
-	var victims []uint32
-	for range 8 {
-		id, err := s.Sbatch(s.ctx, bob, "--account=over", "--gpus=1", minRuntime(window), "--wrap=[ ${SLURM_RESTART_COUNT:-0} -gt 0 ] || sleep 600")
-		require.NoError(s.t, err)
-		victims = append(victims, id)
+	const newcomers, apart = 5, 2 * time.Second
+	var victims, rest []uint32
+	windows := make(map[uint32]time.Duration)
+	for i := range newcomers {
+		w := window + time.Duration(i)*apart
+		id := s.evictable(bob, "over", "--gpus=1", minRuntime(w))
+		victims, windows[id] = append(victims, id), w
 	}
-	for _, id := range victims {
+	for range 8 - newcomers {
+		rest = append(rest, s.submit(bob, "over", 600, "--gpus=1", minRuntime(10*time.Minute)))
+	}
+	for _, id := range slices.Concat(victims, rest) {
 		s.waitState(id, "R")
 	}
-	first := s.start(victims[0])
-	newcomer := s.submit(ann, "due", 5, "--gpus=1", minRuntime(5*time.Second))
-	s.wait("the newcomer to run", func() bool { return !s.start(newcomer).IsZero() })
+	var ends []time.Time // of windows
 	for _, id := range victims {
-		if at := s.start(id); !at.IsZero() && at.Before(first) {
-			first = at
-		}
+		ends = append(ends, s.start(id).Add(windows[id]))
 	}
-	waited := s.start(newcomer).Sub(first)
-	require.GreaterOrEqual(s.t, waited, window, "protected")
-	require.Less(s.t, waited, window+slack)
-	gone := s.restarted(victims...)
-	require.Len(s.t, gone, 1, "one GPU is needed")
-	s.wait("the victim to have run again", func() bool { return s.show(gone[0], "JobState") == "COMPLETED" })
-	require.Equal(s.t, "1", s.show(gone[0], "Restarts"))
+	var requests []uint32
+	for range newcomers {
+		requests = append(requests, s.submit(ann, "due", 600, "--gpus=1", minRuntime(window)))
+	}
+	var starts []time.Time
+	for _, id := range requests {
+		s.waitRuns(id)
+		starts = append(starts, s.start(id))
+	}
+	slices.SortFunc(ends, time.Time.Compare)
+	slices.SortFunc(starts, time.Time.Compare)
+	var late []time.Duration
+	for i, at := range starts {
+		late = append(late, at.Sub(ends[i]))
+		require.GreaterOrEqual(s.t, late[i], time.Duration(0), "protected")
+	}
+	s.prompt("newcomers ran", late)
+	require.Equal(s.t, victims, s.restarted(slices.Concat(victims, rest)...))
+	for _, id := range requests {
+		s.exec("root", "scancel", number0(id))
+	}
+	s.ranAnew(victims...)
 }
 
 // filler: free jobs keep all GPUs busy, and are gone in seconds.
 func (s *scenario) filler() {
 	free := s.fill(cem, "none", 600, "--min-runtime=0")
-	began := time.Now()
-	id := s.submit(ann, "due", 1, "--gpus=4", minRuntime(window))
-	s.wait("funded work to run", func() bool { return !s.start(id).IsZero() })
-	require.Less(s.t, time.Since(began), slack)
-	require.Len(s.t, s.restarted(free...), 4)
+	var waits []time.Duration
+	for evicted := 2; evicted <= 6; evicted += 2 {
+		began := time.Now()
+		s.waitRuns(s.submit(ann, "due", 600, "--gpus=2", minRuntime(window)))
+		waits = append(waits, time.Since(began).Round(100*time.Millisecond))
+		require.Len(s.t, s.restarted(free...), evicted)
+	}
+	s.prompt("funded work ran", waits)
 }
 
 // running counts the tasks of an array that run.
@@ -199,11 +270,8 @@ func (s *scenario) stays(id uint32, state string, d time.Duration) {
 }
 
 // debug: small jobs with short windows, one after the other, on a cluster full of
-// jobs that had their windows. The median is two scheduling cycles (bf_interval=1) and
-// the time that an evicted job has to end (KillWait=2), with a second for Slurm's
-// commands; the worst of them shares the machine with what else is on it.
+// jobs that had their windows.
 func (s *scenario) debug() {
-	const most = (2*1 + 2 + 1) * time.Second
 	const debugs = 10
 	jobs := s.fill(bob, "over", 600, minRuntime(time.Second))
 	for range debugs { // those that take over what a debug job leaves
@@ -226,11 +294,7 @@ func (s *scenario) debug() {
 		evicted += int(number(s.t, s.show(id, "Restarts")))
 	}
 	require.Equal(s.t, debugs, evicted, "each had one job evicted")
-	slices.Sort(waits)
-	median := waits[len(waits)/2]
-	s.t.Logf("debug jobs ran after %v", waits)
-	require.LessOrEqual(s.t, median, most)
-	require.Less(s.t, waits[len(waits)-1], slack)
+	s.prompt("debug jobs ran", waits)
 }
 
 // declared: within an account a job makes way for a lower nice or a higher QOS, not
@@ -268,25 +332,169 @@ func (s *scenario) mixed() {
 	require.Len(s.t, s.restarted(jobs...), 1)
 }
 
+// tasks are the jobs that the tasks of an array are.
+func (s *scenario) tasks(array uint32) (ids []uint32) {
+	s.t.Helper()
+	for _, row := range s.rows("squeue", "--noheader", "--array", "--format=%A", "--jobs="+number0(array)) {
+		ids = append(ids, uint32(number(s.t, row[0])))
+	}
+	return ids
+}
+
+// array: a task makes way alone, and runs again.
 func (s *scenario) array() {
-	id := s.submit(cem, "none", 600, "--gpus=1", "--array=1-8", "--min-runtime=0")
+	id := s.evictable(cem, "none", "--gpus=1", "--array=1-8", "--min-runtime=0")
 	s.wait("all tasks to run", func() bool { return s.running(id) == 8 })
-	s.waitRuns(s.submit(ann, "due", 600, "--gpus=1", minRuntime(window)))
+	tasks := s.tasks(id)
+	require.Len(s.t, tasks, 8)
+	request := s.submit(ann, "due", 600, "--gpus=1", minRuntime(window))
+	s.waitRuns(request)
+	require.Equal(s.t, 7, s.running(id))
+	gone := s.restartedTasks(tasks)
+	require.Len(s.t, gone, 1)
+	s.exec("root", "scancel", number0(request))
+	s.waitAnew("the task to have run again", func() bool { return s.task(gone[0], "JobState") == "COMPLETED" })
+	require.Equal(s.t, gone, s.restartedTasks(tasks))
 	require.Equal(s.t, 7, s.running(id))
 }
 
-// het: each component has a GPU of another node.
-func (s *scenario) het() {
-	id, err := s.Sbatch(s.ctx, cem, "--account=none", "--min-runtime=0", "--nodelist=n1", "--gpus-per-node=1", ":",
-		"--min-runtime=0", "--nodelist=n2", "--gpus-per-node=4", "--wrap=sleep 600")
+// arrayRequest: each task of an array may have others evicted, as many as R7 allows for it.
+func (s *scenario) arrayRequest() {
+	const tasks = 5
+	jobs := s.fill(bob, "over", 600, minRuntime(time.Second))
+	time.Sleep(3 * time.Second)
+	id := s.submit(ann, "due", 600, "--gpus=1", fmt.Sprintf("--array=1-%d", tasks), minRuntime(window))
+	s.wait("all tasks to run", func() bool { return s.running(id) == tasks })
+	require.Len(s.t, s.restarted(jobs...), tasks)
+	for _, job := range s.restarted(jobs...) {
+		require.Equal(s.t, "1", s.show(job, "Restarts"))
+	}
+}
+
+// task is a field of a task of an array by the number that it has as a job.
+func (s *scenario) task(id uint32, field string) string {
+	s.t.Helper()
+	// That of one of the tasks is that of the array as well: then all are shown.
+	for line := range strings.Lines(s.exec("root", "scontrol", "--oneliner", "show", "job", number0(id))) {
+		words := strings.Fields(line)
+		if !slices.Contains(words, "JobId="+number0(id)) {
+			continue
+		}
+		for _, word := range words {
+			if value, ok := strings.CutPrefix(word, field+"="); ok {
+				return value
+			}
+		}
+	}
+	s.t.Fatalf("task %d has no %s", id, field)
+	return ""
+}
+
+func (s *scenario) restartedTasks(ids []uint32) (found []uint32) {
+	s.t.Helper()
+	for _, id := range ids {
+		if s.task(id, "Restarts") != "0" {
+			found = append(found, id)
+		}
+	}
+	return found
+}
+
+// hetComponent is a component of a het job, for the nodes and GPUs that args say.
+type hetComponent struct {
+	protected time.Duration
+	args      []string
+}
+
+// hetJob submits one and waits until all its components run; they have the numbers
+// from its own on.
+func (s *scenario) hetJob(user, account string, components ...hetComponent) (ids []uint32) {
+	s.t.Helper()
+	var args []string
+	for i, c := range components {
+		if i > 0 {
+			args = append(args, ":")
+		}
+		args = append(append(args, "--account="+account, minRuntime(c.protected)), c.args...)
+	}
+	id, err := s.Sbatch(s.ctx, user, append(args, "--wrap=sleep 600")...)
 	require.NoError(s.t, err)
-	s.waitState(id, "R")
-	other := s.submit(bob, "over", 600, "--nodes=1", "--gpus-per-node=3", "--nodelist=n1", minRuntime(10*time.Minute))
+	for i := range components {
+		ids = append(ids, id+uint32(i))
+	}
+	s.allRun(ids)
+	return ids
+}
+
+func (s *scenario) allRun(ids []uint32) {
+	s.t.Helper()
+	for _, id := range ids {
+		s.waitState(id, "R")
+	}
+}
+
+// allRequeued checks that all components of a het job have been requeued, once and
+// together, and are none the worse for it.
+func (s *scenario) allRequeued(ids []uint32) {
+	s.t.Helper()
+	for _, id := range ids {
+		s.wait(fmt.Sprintf("component %d to wait again", id), func() bool { return s.state(id) == "PD" })
+		require.Equal(s.t, "1", s.show(id, "Restarts"))
+	}
+}
+
+func onNode(node string, gpus int) []string {
+	return []string{"--nodes=1", "--nodelist=" + node, fmt.Sprintf("--gpus-per-node=%d", gpus)}
+}
+
+// het: an unallocated het job makes way with all its components, whichever of them is
+// in the way, and all run again.
+func (s *scenario) het() {
+	job := s.hetJob(cem, "none", hetComponent{args: onNode("n1", 1)}, hetComponent{args: onNode("n2", 4)})
+	other := s.submit(bob, "over", 600, append(onNode("n1", 3), minRuntime(10*time.Minute))...)
 	s.waitState(other, "R")
-	s.waitRuns(s.submit(ann, "due", 600, "--nodes=1", "--gpus-per-node=1", "--nodelist=n1", minRuntime(window)))
-	require.NotEqual(s.t, "R", s.state(id))
-	require.NotEqual(s.t, "R", s.state(id+1), "the component on the other node")
+	for _, node := range []string{"n1", "n2"} {
+		restarts := number(s.t, s.show(job[0], "Restarts"))
+		request := s.submit(ann, "due", 600, append(onNode(node, 1), minRuntime(window))...)
+		s.waitRuns(request)
+		for _, id := range job {
+			s.wait(fmt.Sprintf("component %d to wait again", id), func() bool { return s.state(id) == "PD" })
+			require.Equal(s.t, restarts+1, number(s.t, s.show(id, "Restarts")))
+		}
+		s.exec("root", "scancel", number0(request))
+		s.waitAnew("the het job to run again", func() bool { return s.state(job[0]) == "R" })
+		s.allRun(job)
+	}
 	require.Equal(s.t, "R", s.state(other))
+}
+
+// hetProtected: of the components of an allocated het job the protection that lasts
+// longest counts, on whichever node it is: the request is for GPUs of the other. The
+// first job has it in its leader, the second in the other component.
+func (s *scenario) hetProtected() {
+	const short, long = time.Second, 12 * time.Second
+	first := s.hetJob(bob, "over", hetComponent{long, onNode("n1", 1)}, hetComponent{short, onNode("n2", 2)})
+	second := s.hetJob(bob, "over", hetComponent{short, onNode("n1", 2)}, hetComponent{long, onNode("n2", 1)})
+	var others []uint32
+	for _, node := range []string{"n1", "n2"} {
+		others = append(others, s.submit(bob, "over", 600, append(onNode(node, 1), minRuntime(10*time.Minute))...))
+	}
+	s.allRun(others)
+	ends := [][2]time.Time{{}, {}}
+	for i, job := range [][]uint32{first, second} {
+		ends[i] = [2]time.Time{s.start(job[i]).Add(long), s.start(job[i]).Add(long + slack)}
+	}
+	requests := []uint32{
+		s.submit(ann, "due", 600, append(onNode("n2", 2), minRuntime(window))...),
+		s.submit(ann, "due", 600, append(onNode("n1", 2), minRuntime(window))...),
+	}
+	for i, id := range requests {
+		s.waitRuns(id)
+		require.False(s.t, s.start(id).Before(ends[i][0]), "job %d began at %v, and the protection lasted until %v", id, s.start(id), ends[i][0])
+		require.True(s.t, s.start(id).Before(ends[i][1]), "job %d began at %v", id, s.start(id))
+	}
+	s.allRequeued(slices.Concat(first, second))
+	require.Empty(s.t, s.restarted(others...))
 }
 
 func (s *scenario) nodes() {
@@ -301,17 +509,24 @@ func (s *scenario) nodes() {
 	s.waitRuns(small)
 }
 
-// suspended: while it is, the minimum runtime doesn't pass.
+// suspended: while it is, the minimum runtime doesn't pass; after it, what was left of it does.
 func (s *scenario) suspended() {
-	const protected = 6 * time.Second
+	const protected = 8 * time.Second
 	id := s.submit(bob, "over", 600, "--nodes=2", "--gpus-per-node=4", minRuntime(protected))
 	s.waitState(id, "R")
 	s.exec("root", "scontrol", "suspend", number0(id))
+	ran := time.Duration(number(s.t, s.show(id, "SecsPreSuspend"))) * time.Second
+	require.Less(s.t, ran, protected-2*time.Second, "the machine is too slow for this test")
 	request := s.submit(ann, "due", 600, "--nodes=2", "--gpus-per-node=4", minRuntime(window))
-	s.stays(request, "PD", protected+4*time.Second)
+	s.stays(request, "PD", protected+2*time.Second)
 	require.Equal(s.t, "S", s.state(id))
+	resumed := time.Now().Truncate(time.Second) // as Slurm has it
 	s.exec("root", "scontrol", "resume", number0(id))
 	s.waitRuns(request)
+	waited := s.start(request).Sub(resumed)
+	s.t.Logf("it ran for %v before, and %v after it went on the request began", ran, waited)
+	require.GreaterOrEqual(s.t, waited, protected-ran)
+	require.Less(s.t, waited, protected-ran+slack)
 	require.Equal(s.t, "1", s.show(id, "Restarts"))
 }
 
@@ -400,7 +615,7 @@ func (s *scenario) limited() {
 	s.waitState(once, "R")
 	s.waitState(never, "R")
 	s.waitRuns(whole(ann, "due", "n1", 1, time.Second))
-	s.wait("the job to run again", func() bool { return s.show(once, "Restarts") == "1" && s.state(once) == "R" })
+	s.waitAnew("the job to run again", func() bool { return s.show(once, "Restarts") == "1" && s.state(once) == "R" })
 	again := s.start(once)
 	require.NoError(s.t, s.RestartSlurmctld(s.ctx))
 	time.Sleep(time.Until(again.Add(3 * time.Second))) // its minimum runtime is over
