@@ -135,6 +135,52 @@ func TestHetJobsLeaveADrainedNodeAsAWhole(t *testing.T) {
 	}
 }
 
+// Who would have a grace time if it were preempted has it on a drained node: it is
+// told once, by SIGTERM or what it asked for, and requeued when the time is over.
+func TestADrainedNodeLeavesTheGraceTime(t *testing.T) {
+	s := graceCluster(t, func(o *testcluster.Options) {
+		o.SlurmConf = append(o.SlurmConf, "SlurmctldParameters=preempt_send_user_signal")
+	})
+	s.exec("root", "gpubudget", "policy", "set", "drain", "requeue")
+	leaves := func(l listener, signal, other string) {
+		s.wait("the job to be told", func() bool { return len(l.at(signal)) > 0 })
+		told := l.at(signal)[0]
+		require.Equal(t, "0", s.show(l.id, "Restarts"), "while it has its grace")
+		s.wait("it to be requeued", func() bool { return s.show(l.id, "Restarts") == "1" })
+		waited := time.Since(told)
+		require.GreaterOrEqual(t, waited, grace-time.Second, "in whole seconds")
+		require.Less(t, waited, grace+slack)
+		for _, at := range append(l.at(signal)[1:], l.at(other)...) { // what ends a job is SIGTERM, too
+			require.GreaterOrEqual(t, at.Sub(told), grace-time.Second)
+		}
+	}
+	asks, plain := s.listen("a", "n1", true, "--signal=USR1@60"), s.listen("b", "n2", true)
+	s.exec("root", "scontrol", "update", "nodename=n1", "state=drain", "reason=fan 3 is loud")
+	leaves(asks, "USR1", "TERM")
+	require.Empty(t, plain.at("TERM"), "nobody else is told")
+	s.exec("root", "scontrol", "update", "nodename=n2", "state=drain", "reason=fan 4 is loud")
+	leaves(plain, "TERM", "USR1")
+	require.Len(t, s.logLines(0, "is told to go: it has 6 seconds"), 2)
+	require.Len(t, s.logLines(0, "is requeued from node"), 2)
+	s.exec("root", "scancel", number0(asks.id), number0(plain.id))
+
+	s.exec("root", "scontrol", "update", "nodename=n1,n2", "state=resume")
+	component := func(node string) []string {
+		return []string{"--account=none", "--min-runtime=0", "--qos=gentle", "--nodelist=" + node, "--gpus-per-node=1"}
+	}
+	het, err := s.Sbatch(s.ctx, cem, append(append(append(component("n1"), ":"), component("n2")...), "--wrap=sleep 600")...)
+	require.NoError(t, err)
+	s.waitState(het, "R")
+	s.wait("the plugin to know it", func() bool { return len(s.openRuns()) == 2 })
+	began := time.Now()
+	s.exec("root", "scontrol", "update", "nodename=n2", "state=drain", "reason=fan 4 is loud")
+	for _, id := range []uint32{het, het + 1} {
+		s.wait("all components to leave", func() bool { return s.show(id, "Restarts") == "1" })
+	}
+	require.GreaterOrEqual(t, time.Since(began), grace-time.Second)
+	require.Len(t, s.logLines(0, "JobId="+number0(het)+" on node n2, which is drained (fan 4 is loud), is told to go"), 1)
+}
+
 // openRuns are the jobs that the plugin has recorded as running.
 func (s *scenario) openRuns() (jobs []uint32) {
 	s.t.Helper()

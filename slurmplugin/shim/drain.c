@@ -9,6 +9,9 @@
  *
  * A het job is requeued by its leader's id, wherever that component runs, and
  * all components with it. So it goes only if each of them can.
+ *
+ * Where Slurm would give it a grace time, a job is told first, and goes when that
+ * is over.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +21,9 @@
 struct leaving {
 	uint32_t job_id;     /* of a het job its leader's */
 	uint32_t het_job_id; /* 0 if no het job */
+	time_t start;        /* of the run */
+	time_t told;         /* that it is to go; 0: not yet */
+	bool failed;         /* it could not be requeued, and the log has told so */
 };
 
 struct list {
@@ -26,8 +32,9 @@ struct list {
 	uint32_t count, room;
 };
 
-/* Those that could not be requeued in the last pass: each is told of once. */
-static struct list failed;
+/* Those of the last pass that are still there: in their grace time, or because
+ * they could not be requeued. */
+static struct list remaining;
 
 /* Down nodes have no jobs for long: Slurm ends them itself. */
 static bool drains(const node_record_t *node)
@@ -62,18 +69,11 @@ static const node_record_t *drained_node(const job_record_t *job)
 	return NULL;
 }
 
-static uint32_t grace_time(const job_record_t *job)
-{
-	if (job->qos_ptr && job->qos_ptr->grace_time)
-		return job->qos_ptr->grace_time;
-	return job->part_ptr ? job->part_ptr->grace_time : 0;
-}
-
 /* A job that is preempted has its grace time, and then Slurm ends it itself. One
  * that gang scheduling has suspended counts as preempted too, but goes on. */
 static bool is_preempted(const job_record_t *job)
 {
-	return job->preempt_time && job->end_time <= job->preempt_time + (time_t)grace_time(job);
+	return job->preempt_time && job->end_time <= job->preempt_time + (time_t)notice_grace(job);
 }
 
 static bool can_leave(const job_record_t *job)
@@ -119,12 +119,12 @@ static const node_record_t *node_to_leave(const job_record_t *job)
 	return job ? drained_node(job) : NULL;
 }
 
-static bool listed(const struct list *list, uint32_t job_id)
+static const struct leaving *listed(const struct list *list, const job_record_t *job)
 {
 	for (uint32_t i = 0; i < list->count; i++)
-		if (list->jobs[i].job_id == job_id)
-			return true;
-	return false;
+		if (list->jobs[i].job_id == job->job_id && list->jobs[i].start == job->start_time)
+			return &list->jobs[i];
+	return NULL;
 }
 
 static int note(void *x, void *arg)
@@ -134,7 +134,7 @@ static int note(void *x, void *arg)
 
 	if (!can_leave(job) || !job->node_bitmap || !bit_overlap_any(job->node_bitmap, list->draining))
 		return SLURM_SUCCESS;
-	if (job->het_job_id && (!(job = find_job_record(job->het_job_id)) || listed(list, job->job_id)))
+	if (job->het_job_id && (!(job = find_job_record(job->het_job_id)) || listed(list, job)))
 		return SLURM_SUCCESS;
 	if (!whole_can_leave(job))
 		return SLURM_SUCCESS;
@@ -146,7 +146,11 @@ static int note(void *x, void *arg)
 		list->jobs = more;
 		list->room += 64;
 	}
-	list->jobs[list->count++] = (struct leaving){ .job_id = job->job_id, .het_job_id = job->het_job_id };
+	list->jobs[list->count++] = (struct leaving){
+		.job_id = job->job_id,
+		.het_job_id = job->het_job_id,
+		.start = job->start_time,
+	};
 	return SLURM_SUCCESS;
 }
 
@@ -196,16 +200,17 @@ static int has_left(void *x, void *arg)
 
 static void all_have_left(job_record_t *job, struct leave *leave)
 {
-	info("gpubudget: JobId=%u is requeued from node %s, which is drained (%s): nothing protects it any more", job->job_id,
-	     leave->node, leave->why);
+	info("gpubudget: JobId=%u is requeued from node %s, which is drained (%s): nothing protects it any more",
+	     job->job_id, leave->node, leave->why);
 	if (job->het_job_list)
 		list_for_each(job->het_job_list, has_left, leave);
 	else
 		has_left(job, leave);
 }
 
-/* As was noted, under other locks: the node that the job has to leave, or NULL. */
-static const node_record_t *still_to_leave(const job_record_t *job)
+/* As was noted, under other locks: the node that the job has to leave, or NULL;
+ * and its grace time. */
+static const node_record_t *still_to_leave(job_record_t *job, uint32_t *grace)
 {
 	assoc_mgr_lock_t qos_lock = { .qos = READ_LOCK };
 	bool can;
@@ -213,44 +218,80 @@ static const node_record_t *still_to_leave(const job_record_t *job)
 	if (!job)
 		return NULL;
 	assoc_mgr_lock(&qos_lock);
-	can = whole_can_leave(job);
+	if ((can = whole_can_leave(job)))
+		*grace = notice_due(job);
 	assoc_mgr_unlock(&qos_lock);
 	return can ? node_to_leave(job) : NULL;
 }
 
-/* False if the job can't be requeued. Needs the job and node write locks. */
-static bool leave(uint32_t job_id, int64_t now_ms)
+/* Whether it stays for its grace time, of which it is told now if it wasn't. */
+static bool is_in_grace(struct leaving *leaving, job_record_t *job, uint32_t grace, const struct leave *leave)
 {
-	struct leave leave = { .now_ms = now_ms };
-	job_record_t *job = find_job_record(job_id);
-	const node_record_t *node = still_to_leave(job);
-	int rc;
+	const time_t now = (time_t)(leave->now_ms / 1000);
 
-	if (!node)
-		return true;
-	leave.node = node->name;
-	leave.why = xstrdup(node->reason ? node->reason : "no reason given");
-	rc = job_requeue(slurm_conf.slurm_user_id, job_id, NULL, false, 0);
-	if (!rc)
-		all_have_left(job, &leave);
-	else if (!listed(&failed, job_id))
-		error("gpubudget: JobId=%u on node %s, which is drained (%s), can't be requeued: %s", job_id, leave.node,
-		      leave.why, slurm_strerror(rc));
-	xfree(leave.why);
-	return !rc;
+	if (!grace)
+		return false;
+	if (leaving->told)
+		return now < leaving->told + (time_t)grace;
+	notice_give(job);
+	leaving->told = now;
+	info("gpubudget: JobId=%u on node %s, which is drained (%s), is told to go: it has %u seconds",
+	     job->job_id, leave->node, leave->why, grace);
+	return true;
 }
 
-/* Those that can't stay in the list. */
+/* Whether the job stays for now. */
+static bool requeue(struct leaving *leaving, job_record_t *job, uint32_t grace, struct leave *leave)
+{
+	int rc;
+
+	if (is_in_grace(leaving, job, grace, leave))
+		return true;
+	if (!(rc = job_requeue(slurm_conf.slurm_user_id, job->job_id, NULL, false, 0))) {
+		all_have_left(job, leave);
+		return false;
+	}
+	if (!leaving->failed)
+		error("gpubudget: JobId=%u on node %s, which is drained (%s), can't be requeued: %s",
+		      job->job_id, leave->node, leave->why, slurm_strerror(rc));
+	leaving->failed = true;
+	return true;
+}
+
+/* Needs the job and node write locks. */
+static bool stays_for_now(struct leaving *leaving, int64_t now_ms)
+{
+	struct leave leave = { .now_ms = now_ms };
+	job_record_t *job = find_job_record(leaving->job_id);
+	const struct leaving *before;
+	const node_record_t *node;
+	uint32_t grace = 0;
+	bool is;
+
+	if (!(node = still_to_leave(job, &grace)))
+		return false;
+	if ((before = listed(&remaining, job)))
+		*leaving = *before;
+	leave.node = node->name;
+	leave.why = xstrdup(node->reason ? node->reason : "no reason given");
+	is = requeue(leaving, job, grace, &leave);
+	xfree(leave.why);
+	return is;
+}
+
+/* Who stays for now stays in the list. */
 static void leave_all(struct list *list, int64_t now_ms)
 {
-	const slurmctld_lock_t locks = { .job = WRITE_LOCK, .node = WRITE_LOCK, .part = READ_LOCK, .fed = READ_LOCK };
+	const slurmctld_lock_t locks = {
+		.conf = READ_LOCK, .job = WRITE_LOCK, .node = WRITE_LOCK, .part = READ_LOCK, .fed = READ_LOCK
+	};
 	uint32_t kept = 0;
 
 	if (!list->count)
 		return;
 	lock_slurmctld(locks);
 	for (uint32_t i = 0; i < list->count; i++)
-		if (!leave(list->jobs[i].job_id, now_ms))
+		if (stays_for_now(&list->jobs[i], now_ms))
 			list->jobs[kept++] = list->jobs[i];
 	unlock_slurmctld(locks);
 	list->count = kept;
@@ -260,12 +301,12 @@ void drain_pass(int64_t now_ms)
 {
 	struct list list = { 0 };
 
-	/* A symbol that this slurmctld lacks; or nobody wants it. */
-	if (!job_requeue || engine->drains() != 1)
-		return;
-	look(&list);
-	ask(&list, now_ms);
-	leave_all(&list, now_ms);
-	free(failed.jobs);
-	failed = list;
+	/* Not without the symbol, which another slurmctld may lack. */
+	if (job_requeue && engine->drains() == 1) {
+		look(&list);
+		ask(&list, now_ms);
+		leave_all(&list, now_ms);
+	}
+	free(remaining.jobs);
+	remaining = list;
 }

@@ -212,6 +212,15 @@ void set_forget(void);
 /* remark.c: a line about the job for its owner. Needs the job write lock. */
 void job_remark(job_record_t *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* notice.c: what a job is told before it is requeued. */
+/* The grace time that Slurm would give to a job, or a component; and for how long
+ * all of a job goes on after it was told, 0 if it isn't to be told. Need the
+ * association manager's lock of QOSs, to read. */
+uint32_t notice_grace(const job_record_t *job);
+uint32_t notice_due(job_record_t *job);
+/* Tells it. Needs the job write lock, those of nodes and the configuration. */
+void notice_give(job_record_t *job);
+
 /* drain.c: requeues jobs on nodes that are being drained, if the policy says so
  * and nothing protects them. Takes its locks. */
 void drain_pass(int64_t now_ms);

@@ -56,6 +56,8 @@
 #pragma weak slurmctld_tres_cnt
 #pragma weak find_job_record
 #pragma weak job_requeue
+#pragma weak job_signal
+#pragma weak send_job_warn_signal
 #pragma weak find_part_record
 #pragma weak lock_slurmctld
 #pragma weak unlock_slurmctld
