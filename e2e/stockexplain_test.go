@@ -191,9 +191,14 @@ func (s *comparison) migrate() {
 	s.configure(setting{name: "at rest", lines: append([]string{"DebugFlags=Priority"}, atRest.lines...)})
 	const bySlurm = "Shares=slurm\nFairTreeTies=slurm\nCalcInterval=1\n"
 	plain := s.settle(atRest)
+	byBudgets := func() bool {
+		return slices.ContainsFunc(s.rows("sprio", "--noheader", "--format=%Y"), func(row []string) bool { return number(s.t, row[0]) > 10_000_000 })
+	}
 	same := func(step, conf string) {
 		s.t.Helper()
 		s.useConf(conf)
+		// The file is read once a refresh is done that is under way.
+		s.wait("Slurm's shares", func() bool { return !byBudgets() })
 		now := s.settle(atRest)
 		for _, view := range views {
 			require.Equal(s.t, plain[view.name], now[view.name], "%s: %s", step, view.name)
@@ -216,9 +221,7 @@ func (s *comparison) migrate() {
 
 	mark = s.logLength()
 	s.useConf("Shares=ledger\nCalcInterval=1\n" + database)
-	s.wait("budgets", func() bool {
-		return slices.ContainsFunc(s.rows("sprio", "--noheader", "--format=%Y"), func(row []string) bool { return number(s.t, row[0]) > 10_000_000 })
-	})
+	s.wait("budgets", byBudgets)
 	require.Contains(s.t, s.exec("root", "gpubudget", "explain", account), "EntitledH")
 	require.NotEmpty(s.t, s.written(mark))
 	same("back", bySlurm+database)
