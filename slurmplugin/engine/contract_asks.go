@@ -326,7 +326,7 @@ func (e *Engine) Preempted(victim, request uint32, requeues bool, nowMS int64) {
 
 // exchange notes what an eviction changes, and who was who.
 func (e *Engine) exchange(ranking *fairshare.Ranking, a *ask, r *run, requeues bool, now fairshare.Instant) {
-	p := Preemption{At: now, Rule: a.rule(r.JobID), Requeue: requeues, Request: a.party, Victim: victimOf(r, now)}
+	p := Preemption{At: now, Rule: a.rule(r.JobID), Requeue: requeues, Request: a.party, Victim: e.victimOf(r, now)}
 	p.Request.Ratio, p.Victim.Ratio = ranking.Ratios(a.party.Account, r.Account)
 	p.Request.Rank, p.Victim.Rank = rankOf(ranking, a.party.Account), rankOf(ranking, r.Account)
 	c := &e.contract
@@ -343,7 +343,7 @@ func (e *Engine) exchange(ranking *fairshare.Ranking, a *ask, r *run, requeues b
 	c.ranking = nil
 }
 
-func victimOf(r *run, now fairshare.Instant) Party {
+func (e *Engine) victimOf(r *run, now fairshare.Instant) Party {
 	p := Party{
 		JobID: r.JobID, Restart: r.Restart, Account: r.Account, User: r.User, GPUs: r.GPUs, QOS: r.QOS,
 		Allocated: r.Allocated, StartedAt: r.StartedAt,
@@ -351,7 +351,7 @@ func victimOf(r *run, now fairshare.Instant) Party {
 	if r.MinRuntime != nil {
 		p.MinRuntime = *r.MinRuntime
 	}
-	if until, ok := r.ProtectedUntil(now.Time()); ok {
+	if until := usage.ProtectionOf(e.tracker.together(r), now.Time()).Until; !until.IsZero() {
 		p.ProtectedUntil = fairshare.At(until)
 	}
 	return p

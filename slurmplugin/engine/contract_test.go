@@ -198,6 +198,23 @@ func TestAPreemptionIsNoted(t *testing.T) {
 	require.Empty(t, c.engine.takePreemptions())
 }
 
+// A component's own minimum runtime had passed long before anybody could evict it.
+func TestTheRecordHasTheProtectionOfTheWholeHetJob(t *testing.T) {
+	c := contest(t)
+	first, second := c.run(0, "physics", "alice", 60, 4), c.run(1, "physics", "alice", 600, 4)
+	c.see(600 * time.Second)
+	for _, j := range []*simJob{first, second} {
+		c.engine.tracker.jobs[j.id].run.HetJobID = first.id
+	}
+	ask := c.request("bio", "carol", 300, 4)
+	require.NotEmpty(t, both(c, ask, func(o *Occupant) { o.HetJobID = first.id }))
+	c.engine.Preempted(first.id, ask.JobID, true, c.ms())
+	noted := c.engine.takePreemptions()
+	require.Len(t, noted, 1)
+	require.Equal(t, fairshare.Instant(second.start+600)*1000, noted[0].Victim.ProtectedUntil)
+	require.Equal(t, time.Minute, noted[0].Victim.MinRuntime)
+}
+
 // What was exchanged counts at once, and no longer if it came to nothing.
 func TestAnExchangeCountsAtOnce(t *testing.T) {
 	c := contest(t)

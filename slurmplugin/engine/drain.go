@@ -68,7 +68,7 @@ func (e *Engine) Left(id uint32, node string, nowMS int64) {
 		return
 	}
 	now := fairshare.Instant(nowMS)
-	victim := victimOf(rec.run, now)
+	victim := e.victimOf(rec.run, now)
 	p := &spoolPreemption{
 		At: now, Rule: usage.Drain, Mode: requeues, Node: node,
 		Victim: spooledParty(&victim), StartedAt: fairshare.At(rec.run.StartedAt),

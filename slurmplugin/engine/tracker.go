@@ -165,6 +165,21 @@ func (t *tracker) record(id uint32) *job {
 	return rec
 }
 
+// together are the run and those of the other components of its het job that
+// are going on.
+func (t *tracker) together(r *run) []*usage.Run {
+	all := []*usage.Run{&r.Run}
+	if r.HetJobID == 0 {
+		return all
+	}
+	for _, other := range t.open {
+		if other != r && other.HetJobID == r.HetJobID && other.Open() {
+			all = append(all, &other.Run)
+		}
+	}
+	return all
+}
+
 // hint is a look at one job between passes.
 func (t *tracker) hint(j *Job, now fairshare.Instant) {
 	rec := t.jobs[j.JobID]
