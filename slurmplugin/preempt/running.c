@@ -125,6 +125,8 @@ static void free_walks(void)
  * no harm to ask for. */
 static void fetch_state(const job_record_t *job)
 {
+	if (!job)
+		return;
 	__builtin_prefetch(&job->het_job_id);
 	__builtin_prefetch(&job->job_state);
 }
