@@ -42,6 +42,7 @@ type Ask struct {
 	PerNode  Room   // what it needs on each; no GPUs: only their sum counts
 	Spare    int    // how many nodes to offer beyond those that it needs
 	Evicted  int64  // GPUs of allocated jobs that were evicted for it before
+	InNeed   bool   // nothing is offered if there is room without anybody's going
 }
 
 // Offer chooses, of the running jobs that yield to a request, those among which
@@ -74,6 +75,9 @@ func (m *Offers) Offer(c *Contract, r *Ranking, now Instant, q *Request, occupan
 			break
 		}
 		o.add(n)
+		if ask.InNeed && o.enough() && !slices.Contains(o.taken, true) {
+			return nil
+		}
 	}
 	if !o.enough() {
 		return nil

@@ -109,6 +109,16 @@ func TestOffer(t *testing.T) {
 		{"not those that are unallocated", func(s *holdings) {
 			s.job("ahead", false, held(0, 8))
 		}, 1, fairshare.Ask{Free: free(1, 0, 8), PerNode: fairshare.Room{1, 1}, Evicted: 2}, []int{0}},
+		{"spare nodes though there is room", func(s *holdings) {
+			s.job("ahead", true, held(1, 1))
+		}, 1, fairshare.Ask{Free: []fairshare.Room{{1, 8}, {0, 8}}, PerNode: fairshare.Room{1, 1}, Spare: 1}, []int{0}},
+		{"not in need", func(s *holdings) {
+			s.job("ahead", true, held(1, 1))
+		}, 1, fairshare.Ask{Free: []fairshare.Room{{1, 8}, {0, 8}}, PerNode: fairshare.Room{1, 1}, Spare: 1, InNeed: true}, nil},
+		{"spare nodes in need", func(s *holdings) {
+			s.job("ahead", true, held(0, 1))
+			s.job("ahead", true, held(1, 1))
+		}, 1, fairshare.Ask{Free: free(2, 0, 8), PerNode: fairshare.Room{1, 1}, Spare: 1, InNeed: true}, []int{0, 1}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var s holdings

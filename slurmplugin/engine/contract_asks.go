@@ -19,6 +19,7 @@ import (
 type contract struct {
 	preemptions []Preemption       // not taken yet
 	asks        map[uint32]*ask    // by request
+	tries       map[uint32]*tries  // by request, those of a het job by that
 	evictions   evictions          // of the last day
 	ranking     *fairshare.Ranking // the last one, with what was exchanged since; nil: to be made
 
@@ -40,6 +41,10 @@ type ask struct {
 	evicted   int64             // GPUs of allocated jobs that were, so far
 	exchange  []charge          // what that changes and the ranking doesn't know
 	since     fairshare.Instant // of the first of them
+	whole     uint32            // the het job that it is a component of; 0: of none
+	looks     int               // at it, as such
+	rounds    int               // of evictions for it
+	evictedAt fairshare.Instant // the last of them
 }
 
 // yielded is a job that yields, by a rule.
@@ -105,14 +110,18 @@ func (e *Engine) Candidates(p *Placing, nowMS int64) {
 	a := e.contract.ask(p.Request.Job.JobID, now)
 	if tasks := p.Request.Job.ArrayTasks; tasks != a.tasks {
 		// One of them has started: what was done for it is over.
+		e.contract.runs(a)
 		*a = ask{at: now, since: now, tasks: tasks}
 	}
-	a.request, a.party = request, party
+	a.request, a.party, a.whole = request, party, p.Request.Job.HetJobID
+	if e.contract.triesOf(a).pausing(a.tasks, now) {
+		return
+	}
 
 	found := e.consider(ranking, &request, p, now)
 	where := fairshare.Ask{
 		Free: array(p.Free, p.NodeCount), Nodes: int(p.Request.Nodes), MaxNodes: int(p.Request.MaxNodes), PerNode: p.Request.PerNode,
-		Spare: spare(a.fruitless), Evicted: a.evicted,
+		Spare: spare(a.fruitless), Evicted: a.evicted, InNeed: a.inNeed(),
 	}
 	rules := e.rules()
 	offers := &e.contract.offers
@@ -230,6 +239,7 @@ func (e *Engine) ranked(now fairshare.Instant) {
 	c.ranking = nil
 	for id, a := range c.asks {
 		if now-a.at > askLast || e.started(id, a.since) {
+			c.runs(a)
 			delete(c.asks, id)
 			continue
 		}
@@ -238,6 +248,7 @@ func (e *Engine) ranked(now fairshare.Instant) {
 		}
 		a.exchange = slices.DeleteFunc(a.exchange, func(x charge) bool { return x.run != nil && !x.run.Open() })
 	}
+	c.forgetTries(now)
 	if len(c.evictions) > mostEvicted {
 		for id := range c.evictions {
 			if c.evictions.count(id, now) > 0 && e.tracker.jobs[id] == nil {
@@ -251,7 +262,7 @@ func (e *Engine) ranked(now fairshare.Instant) {
 func (c *contract) ask(id uint32, now fairshare.Instant) *ask {
 	a := c.asks[id]
 	if a == nil {
-		a = &ask{since: now}
+		a = &ask{since: now, party: Party{JobID: id}}
 		c.asks[id] = a
 	}
 	a.at = now
@@ -320,6 +331,7 @@ func (e *Engine) Preempted(victim, request uint32, requeues bool, nowMS int64) {
 		e.exchange(ranking, a, rec.run, requeues, now)
 		c.evictions.note(victim, eviction{rec.run.StartedAt.Unix(), now})
 	}
+	c.evictedFor(a, now)
 	a.fruitless = 0
 	e.wanted.Store(true)
 }

@@ -46,11 +46,17 @@ func (c *contested) see(d time.Duration) {
 // candidates are whom a request for GPUs of one node may evict, in order, when
 // there is nothing free.
 func (c *contested) candidates(request *Job, change ...func(*Occupant)) []uint32 {
+	return c.candidatesWith(request, 0, 0, change...)
+}
+
+// candidatesWith are the same where a node has free GPUs.
+func (c *contested) candidatesWith(request *Job, node int, gpus int64, change ...func(*Occupant)) []uint32 {
 	p := &Placing{Request: &Request{Job: *request, Nodes: 1, MaxNodes: 1, PerNode: fairshare.Room{int64(request.GPUs), 1}}}
 	free := make([]fairshare.Room, 4)
 	for i := range free {
 		free[i][fairshare.RoomCPUs] = 64
 	}
+	free[node][fairshare.RoomGPUs] = gpus
 	var occupants []Occupant
 	var pieces []Piece
 	for _, j := range c.slurm.jobs {
@@ -259,6 +265,7 @@ func TestAnExchangeIsOverOnceItIsRanked(t *testing.T) {
 			c.see(0)
 			require.Same(t, c.engine.ranking, c.engine.contracted())
 			require.Empty(t, c.engine.contract.asks)
+			require.Empty(t, c.engine.contract.tries)
 		})
 	}
 }

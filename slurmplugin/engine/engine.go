@@ -124,7 +124,7 @@ func (h Host) loadConf() (conf.Conf, error) {
 func newEngine(h Host, c conf.Conf) *Engine {
 	e := &Engine{host: h, cluster: h.Cluster, incarnation: newIncarnation(h.Clock()), began: fairshare.At(h.Clock())}
 	e.conf.Store(&c)
-	e.contract.asks, e.contract.evictions = make(map[uint32]*ask), make(evictions)
+	e.contract.asks, e.contract.tries, e.contract.evictions = make(map[uint32]*ask), make(map[uint32]*tries), make(evictions)
 	e.slurm.inForce = c.Shares == conf.SharesSlurm
 	e.watching = c.UsesDatabase()
 	if c.Cluster != "" {

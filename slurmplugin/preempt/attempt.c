@@ -14,6 +14,8 @@
 #include "byid.h"
 #include "preempt.h"
 
+#include "src/slurmctld/acct_policy.h"
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct {
@@ -24,6 +26,7 @@ static struct {
 	struct placing placing;
 	uint64_t serial;     /* of the answers, from 1 */
 	struct by_id orders; /* of those that may be evicted */
+	struct by_id before; /* the same, of the component for which it began */
 	int64_t *starts;     /* of the runs that were asked about, in the same places */
 	uint32_t starts_room;
 } attempt;
@@ -34,6 +37,7 @@ static __thread struct {
 	uint32_t request;
 	uint64_t serial; /* of the answers it goes by in this walk over the jobs; 0: not known yet */
 	uint32_t place;  /* to which this walk has come */
+	bool whole;      /* all components of a het job have others evicted */
 } asking;
 
 static void put_answer(const struct gpub_occupant *o)
@@ -78,18 +82,23 @@ static void decide(const struct gpub_peer *peer, const job_record_t *request, ti
 	attempt.orders.count = 0;
 	attempt.request = request->job_id;
 	attempt.serial++;
+	if (request->het_job_id && !het_may_ask(request, now))
+		return;
 	assoc_mgr_lock(&locks);
 	if (placing_read(&attempt.placing, peer, request, now) &&
 	    peer->candidates(&attempt.placing.bridge, clock_ms()) == GPUB_OK && !keep_answers())
 		error("gpubudget: memory is short: nobody is evicted for JobId=%u", request->job_id);
 	assoc_mgr_unlock(&locks);
+	if (request->het_job_id && !het_may_evict(request, attempt.orders.count, now))
+		attempt.orders.count = 0;
 	debug2("gpubudget: JobId=%u: %u of %u running jobs may be evicted, as was found in %.3f ms", request->job_id,
 	       attempt.orders.count, attempt.placing.bridge.occupant_count, (clock_ns(CLOCK_MONOTONIC) - begin) / 1e6);
 }
 
+/* Of a het job also on whether other components have just been started. */
 static bool answered(const job_record_t *request, time_t now)
 {
-	return attempt.request == request->job_id && attempt.part == request->part_ptr && attempt.at == now &&
+	return !request->het_job_id && attempt.request == request->job_id && attempt.part == request->part_ptr && attempt.at == now &&
 	       attempt.jobs_changed == last_job_update && attempt.nodes == bit_set_count(avail_node_bitmap);
 }
 
@@ -156,17 +165,97 @@ uint32_t attempt_order_last(const job_record_t *job)
 	return order;
 }
 
-void attempt_evicts(const job_record_t *job)
+/* Those who are to go for a component of a het job, of the nodes that are planned for it;
+ * without those whom slurmctld may be about to evict for another one. */
+static uint32_t *find_victims(const struct gpub_peer *peer, const job_record_t *request, uint32_t *count)
+{
+	uint32_t *victims;
+
+	*count = 0;
+	pthread_mutex_lock(&lock);
+	decide(peer, request, time(NULL));
+	if ((victims = malloc((attempt.orders.count + 1) * sizeof(*victims))))
+		for (uint32_t i = 0; i < attempt.placing.bridge.occupant_count && attempt.orders.count; i++)
+			if (attempt.placing.occupants[i].order && by_id_find(&attempt.before, attempt.placing.occupants[i].job_id) < 0)
+				victims[(*count)++] = attempt.placing.occupants[i].job_id;
+	pthread_mutex_unlock(&lock);
+	return victims;
+}
+
+static void evict(job_record_t *victim, job_record_t *request)
+{
+	if ((victim->het_job_id && !victim->het_job_list) || acct_policy_is_job_preempt_exempt(victim))
+		return; /* a het job goes with its first component */
+	slurm_job_preempt(victim, request, slurm_job_preempt_mode(victim), true);
+}
+
+/* What slurmctld does as it evicts somebody for a job, for one that it would come to
+ * only after the next pass. */
+static void evict_for(const struct gpub_peer *peer, job_record_t *request)
+{
+	job_record_t *victim;
+	uint32_t count, *victims = find_victims(peer, request, &count);
+
+	asking.request = request->job_id;
+	for (uint32_t i = 0; i < count; i++)
+		if ((victim = find_job_record(victims[i])) && (IS_JOB_RUNNING(victim) || IS_JOB_SUSPENDED(victim)))
+			evict(victim, request);
+	if (count)
+		request->details->preempt_start_time = time(NULL);
+	free(victims);
+}
+
+static void keep_before(void)
+{
+	struct by_id orders;
+
+	pthread_mutex_lock(&lock);
+	orders = attempt.before;
+	attempt.before = attempt.orders;
+	attempt.orders = orders;
+	pthread_mutex_unlock(&lock);
+}
+
+/* All components have others evicted in the same moment. */
+static void evict_for_others(const struct gpub_peer *peer, const job_record_t *request)
+{
+	const job_record_t *leader = find_job_record(request->het_job_id);
+	ListIterator iterator;
+	job_record_t *other;
+
+	if (!leader || !leader->het_job_list)
+		return;
+	asking.whole = true;
+	keep_before();
+	iterator = list_iterator_create(leader->het_job_list);
+	while ((other = list_next(iterator)))
+		if (other != request && other->sched_nodes && !makes_room(other, time(NULL)) && het_is_needy(other))
+			evict_for(peer, other);
+	list_iterator_destroy(iterator);
+	asking.request = request->job_id;
+	asking.whole = false;
+}
+
+void attempt_evicts(const job_record_t *job, uint32_t grace)
 {
 	const struct gpub_peer *peer = library_peer();
+	const job_record_t *request;
+	bool first;
 
 	if (!peer || !asking.request)
 		return;
 	peer->preempted(job->job_id, asking.request, preempt_mode(job) == PREEMPT_MODE_REQUEUE, clock_ms());
 	pthread_mutex_lock(&lock);
+	first = attempt.request == asking.request;
 	attempt.request = 0;
 	attempt.serial++;
 	pthread_mutex_unlock(&lock);
+	request = find_job_record(asking.request);
+	if (!request || !request->het_job_id)
+		return;
+	het_evicts(request, grace, time(NULL));
+	if (first && !asking.whole)
+		evict_for_others(peer, request);
 }
 
 void attempt_free(void)
@@ -177,6 +266,7 @@ void attempt_free(void)
 	running_free();
 	placing_free(&attempt.placing);
 	by_id_free(&attempt.orders);
+	by_id_free(&attempt.before);
 	free(attempt.starts);
 	serial = attempt.serial;
 	memset(&attempt, 0, sizeof(attempt));

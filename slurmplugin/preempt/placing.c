@@ -147,7 +147,17 @@ static bitstr_t *usable_nodes(const job_record_t *job)
 	if (job->resv_ptr && job->resv_ptr->node_bitmap)
 		bit_and(nodes, job->resv_ptr->node_bitmap);
 	need_features(nodes, details);
+	het_limit_nodes(nodes, job);
 	return nodes;
+}
+
+/* A job that names as many nodes as it needs gets those. */
+static void need_nodes(bitstr_t *nodes, const job_record_t *job, const struct gpub_request *request)
+{
+	bitstr_t *named = job->details->req_node_bitmap;
+
+	if (named && request->per_node.gpus && (uint32_t)bit_set_count(named) >= request->nodes)
+		bit_and(nodes, named);
 }
 
 struct node_gpus {
@@ -342,9 +352,11 @@ bool placing_read(struct placing *placing, const struct gpub_peer *peer, const j
 	if (!request->details || !request->part_ptr || !request->part_ptr->node_bitmap || !avail_node_bitmap ||
 	    !peer->flatten(request, now, &placing->request.job) || !placing->request.job.gpus)
 		return false;
+	placing->request.job.het_job_id = request->het_job_id; /* which jobs that pend are not flattened with */
 	asked = read_asked(request);
 	read_needs(&placing->request, request, &asked);
 	usable = usable_nodes(request);
+	need_nodes(usable, request, &placing->request);
 	found = read_nodes(placing, usable, asked.type) && read_runs(placing, request, asked.type_id);
 	FREE_NULL_BITMAP(usable);
 	bridge->request = &placing->request;

@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <time.h>
 
+#include "claims.h"
 #include "peer.h"
 
 #include "src/slurmctld/preempt.h"
@@ -65,6 +66,21 @@ int64_t run_start(const job_record_t *job);
  * its own, which would have to be fetched from memory. */
 bool gres_is_gpu(const gres_state_t *gres);
 
+/* het.c: het jobs that others have to make way for. */
+/* False if another component runs already, or is held back. */
+bool het_may_ask(const job_record_t *request, time_t now);
+/* Whether the candidates that there are for a component may be offered; 0 if it has room, or
+ * none can be made. */
+bool het_may_evict(const job_record_t *request, uint32_t candidates, time_t now);
+/* Others are evicted for it, with that grace time. */
+void het_evicts(const job_record_t *request, uint32_t grace, time_t now);
+/* Some have to be, and may. */
+bool het_is_needy(const job_record_t *job);
+/* Where it belongs in the queue. Backfill's questions are about a queue that it sorts. */
+enum claim_place het_place(const job_record_t *job);
+/* Leaves of the nodes those that a component may use beside the others. */
+void het_limit_nodes(bitstr_t *nodes, const job_record_t *request);
+
 /* placing.c: an attempt to place a job in the form of the bridge. */
 struct placing {
 	struct gpub_placing bridge;
@@ -93,10 +109,13 @@ uint32_t attempt_order(const job_record_t *job, const job_record_t *request);
 /* The same, of the request that this thread asked about last. */
 uint32_t attempt_order_last(const job_record_t *job);
 /* Slurm is about to evict a job for that request. */
-void attempt_evicts(const job_record_t *job);
+void attempt_evicts(const job_record_t *job, uint32_t grace);
 void attempt_free(void);
 
 /* preempt_gpubudget.c: PREEMPT_MODE_OFF, _CANCEL or _REQUEUE. */
 uint16_t preempt_mode(const job_record_t *job);
+/* Have others been evicted for this job, and does it not run yet? Slurm itself
+ * gives them so long to be gone. */
+bool makes_room(const job_record_t *job, time_t now);
 
 #endif

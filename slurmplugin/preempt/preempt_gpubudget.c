@@ -108,29 +108,55 @@ EXPORT void fini(void)
 /* As of when the queue is sorted: one instant for the whole of it. */
 static time_t sorting;
 
-/* Have others been evicted for this job, and does it not run yet? Slurm itself
- * gives them so long to be gone. */
-static bool makes_room(const job_record_t *job)
+bool makes_room(const job_record_t *job, time_t now)
 {
 	time_t since = job->details ? job->details->preempt_start_time : 0;
 
-	return since && since > __atomic_load_n(&sorting, __ATOMIC_RELAXED) - slurm_conf.kill_wait - slurm_conf.msg_timeout;
+	return since && since > now - slurm_conf.kill_wait - slurm_conf.msg_timeout;
+}
+
+/* From the first in the queue to the last. */
+enum standing { NEEDS_ROOM, MAKES_ROOM, HAS_ROOM, WAITS };
+
+/* Of a het job a component that has yet to have others evicted is before those that have
+ * had, and these before those that need nobody to go: see het.c. */
+static enum standing standing(const job_record_t *job)
+{
+	bool makes = makes_room(job, __atomic_load_n(&sorting, __ATOMIC_RELAXED));
+
+	if (!job->het_job_id)
+		return makes ? MAKES_ROOM : WAITS;
+	switch (het_place(job)) {
+	case CLAIM_NEEDS_ROOM:
+		return makes ? MAKES_ROOM : NEEDS_ROOM;
+	case CLAIM_HAS_ROOM:
+		return makes ? MAKES_ROOM : HAS_ROOM;
+	default:
+		return WAITS;
+	}
 }
 
 /* The first thing that the pending queue is sorted by, before partition tiers
  * and priorities, and so to be true of few: who has had others evicted comes
- * first, or those would have made way for somebody else. Two kinds of jobs are a
+ * first, or those would have made way for somebody else. Kinds of jobs are a
  * strict weak order. Allocated jobs are before unallocated ones by priority. */
 EXPORT bool preempt_p_job_preempt_check(job_queue_rec_t *preemptor, job_queue_rec_t *preemptee)
 {
-	return makes_room(preemptor->job_ptr) && !makes_room(preemptee->job_ptr);
+	return standing(preemptor->job_ptr) < standing(preemptee->job_ptr);
 }
 
-/* Asked of every job of the list, pending ones and the request itself too. */
+static bool same_het_job(const job_record_t *a, const job_record_t *b)
+{
+	return a->het_job_id && a->het_job_id == b->het_job_id;
+}
+
+/* Asked of every job of the list, pending ones and the request itself too. Of a het job that
+ * runs slurmctld asks about all components, with their list locked: if they are the
+ * request's own, that is not to be looked through again. */
 EXPORT bool preempt_p_preemptable(job_record_t *preemptee, job_record_t *preemptor)
 {
 	attempt_walks();
-	if (preemptee == preemptor || (!IS_JOB_RUNNING(preemptee) && !IS_JOB_SUSPENDED(preemptee)) ||
+	if (preemptee == preemptor || same_het_job(preemptee, preemptor) || (!IS_JOB_RUNNING(preemptee) && !IS_JOB_SUSPENDED(preemptee)) ||
 	    !IS_JOB_PENDING(preemptor))
 		return false;
 	return attempt_order(preemptee, preemptor) != 0;
@@ -155,7 +181,7 @@ EXPORT int preempt_p_get_data(job_record_t *job, slurm_preempt_data_type_t type,
 		return SLURM_SUCCESS;
 	case PREEMPT_DATA_GRACE_TIME:
 		*(uint32_t *)data = grace_time(job);
-		attempt_evicts(job);
+		attempt_evicts(job, *(uint32_t *)data);
 		return SLURM_SUCCESS;
 	}
 	error("gpubudget: slurmctld asks for what no preempt plugin of Slurm %s has (%d)", SLURM_VERSION_STRING, type);

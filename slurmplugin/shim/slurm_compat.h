@@ -76,6 +76,16 @@ typedef List gpub_list;
 typedef list_t *gpub_list;
 #endif
 
+/* Of a list of nodes. SLURM_SUCCESS if all are known; the bitmap is the caller's. */
+static inline int gpub_node_bitmap(char *names, bitstr_t **bitmap)
+{
+#if GPUB_SINCE(24, 5, 0)
+	return node_name2bitmap(names, false, bitmap, NULL);
+#else
+	return node_name2bitmap(names, false, bitmap);
+#endif
+}
+
 /* Where a job keeps its priority in each of several partitions. */
 static inline uint32_t **gpub_priority_array(job_record_t *job)
 {
