@@ -27,10 +27,16 @@ const (
 // soakRun is a run by Slurm's accounting; end is zero while it lasts.
 type soakRun struct {
 	soakJob
-	id         uint32
-	state      string
-	nodes      []string
-	start, end time.Time
+	id          uint32
+	het         uint32 // of a component: the het job
+	array       bool   // a task of one
+	reservation string
+	state       string
+	nodes       []string // each stands for as many GPUs; of a het job one may be there twice
+	start, end  time.Time
+	suspended   time.Duration
+	free        int     // GPUs of a het job's unallocated components
+	least       float64 // GPU seconds that a het job's smallest component is protected for; 0 of others
 }
 
 func (r *soakRun) String() string {
@@ -45,11 +51,25 @@ func (r *soakRun) holds(at time.Time) bool {
 }
 
 // on is how many GPUs it has on a node; all soak jobs are spread evenly.
-func (r *soakRun) on(node string) int {
-	if !slices.Contains(r.nodes, node) {
-		return 0
+func (r *soakRun) on(node string) (gpus int) {
+	for _, n := range r.nodes {
+		if n == node {
+			gpus += r.gpus / len(r.nodes)
+		}
 	}
-	return r.gpus / len(r.nodes)
+	return gpus
+}
+
+// charged is how many GPUs it is charged for.
+func (r *soakRun) charged() float64 { return float64(r.gpus - r.free) }
+
+// promised is the least that it may have been counted for as a request: the components
+// of a het job ask one by one.
+func (r *soakRun) promised() float64 {
+	if r.het != 0 {
+		return r.least
+	}
+	return float64(r.gpus) * r.min.Seconds()
 }
 
 // soakJudge finds in runs where the rules of the contract were broken.
@@ -58,7 +78,7 @@ type soakJudge struct {
 	shares map[string]float64 // of the accounts
 	until  time.Time          // when the records were read
 
-	elsewhere int // GPUs of allocated jobs that another took than who may have asked for them, who ran elsewhere
+	elsewhere []string // GPUs of allocated jobs that another took than who may have asked for them, who ran elsewhere
 }
 
 // table is what it judges by, for who wants to know.
@@ -72,9 +92,68 @@ func (j *soakJudge) table() string {
 }
 
 func (j *soakJudge) broken() []string {
-	found := append(j.limits(), j.madeWay(true)...)
+	found := append(j.parts(), j.limits()...)
+	found = append(found, j.madeWay(true)...)
 	found = append(found, j.madeWay(false)...)
 	return append(found, j.spared()...)
+}
+
+// parts puts the runs of het jobs in the place of those of their components, and
+// finds where not all of these made way. The first runs of all components are one, the
+// second ones, and so on.
+func (j *soakJudge) parts() (found []string) {
+	type turn struct {
+		het   uint32
+		count int
+	}
+	counts, places := make(map[uint32]int), make(map[turn]int)
+	var runs []soakRun
+	for _, r := range j.runs {
+		if r.het == 0 {
+			runs = append(runs, r)
+			continue
+		}
+		r.least = float64(r.gpus) * r.min.Seconds()
+		if !r.allocated() {
+			r.free = r.gpus
+		}
+		at := turn{r.het, counts[r.id]}
+		counts[r.id]++
+		place, known := places[at]
+		if !known {
+			places[at] = len(runs)
+			runs = append(runs, r)
+			continue
+		}
+		whole := &runs[place]
+		if whole.evicted() != r.evicted() && j.until.Sub(r.start) >= slack {
+			found = append(found, fmt.Sprintf("het: of job %d one component is %s and another %s", r.het, whole.state, r.state))
+		}
+		whole.join(&r)
+	}
+	j.runs = runs
+	return found
+}
+
+// join adds a component to a run of a het job: the longest protection counts.
+func (r *soakRun) join(other *soakRun) {
+	r.id = r.het
+	r.gpus, r.free = r.gpus+other.gpus, r.free+other.free
+	r.nodes = slices.Concat(r.nodes, other.nodes)
+	r.min = max(r.min, other.min)
+	r.least = min(r.least, other.least)
+	if other.start.Before(r.start) {
+		r.start = other.start
+	}
+	switch {
+	case r.evicted() && !other.evicted(): // it is that one that is looked at
+	case other.evicted() && !r.evicted():
+		r.state, r.end = other.state, other.end
+	case r.end.IsZero() || other.end.IsZero():
+		r.end = time.Time{}
+	case other.end.After(r.end):
+		r.end = other.end
+	}
 }
 
 // limits are R2, and R7 for one job.
@@ -87,7 +166,7 @@ func (j *soakJudge) limits() (found []string) {
 		}
 		// Slurm's accounting has whole seconds: a run that began at .9 may have
 		// lasted a second less by it.
-		if r.end.Sub(r.start) < r.min-time.Second {
+		if r.end.Sub(r.start)-r.suspended < r.min-time.Second {
 			found = append(found, fmt.Sprintf("R2: %v had a minimum runtime of %v", r, r.min))
 		}
 		if before, again := last[r.id]; again && r.end.Sub(before) < r.min {
@@ -124,7 +203,7 @@ func (j *soakJudge) madeWay(allocated bool) (found []string) {
 				found = append(found, j.wrong(v))
 				break
 			}
-			j.elsewhere++
+			j.elsewhere = append(j.elsewhere, j.wrong(v))
 		}
 	}
 	return found
@@ -157,6 +236,8 @@ func (j *soakJudge) taken(v *soakRun) bool {
 // refuses is the rule by which a run doesn't yield to another, if there is one.
 func (j *soakJudge) refuses(v, r *soakRun) string {
 	switch {
+	case v.reservation != "" && r.reservation != v.reservation:
+		return "reservation"
 	case !r.allocated():
 		return "R5"
 	case !v.allocated():
@@ -188,7 +269,7 @@ func (j *soakJudge) wrong(v *soakRun) string {
 		rules[rule] = true
 		rivals = append(rivals, rule+" of "+j.runs[i].String())
 	}
-	order := []string{"R7", "R6", "R3", "R4", "R5"} // who might have been it goes first
+	order := []string{"R7", "R6", "R3", "R4", "R5", "reservation"} // who might have been it goes first
 	rule := order[slices.IndexFunc(order, func(rule string) bool { return rules[rule] })]
 	return fmt.Sprintf("%s: %v made way: %s", rule, v, strings.Join(rivals, ", "))
 }
@@ -198,8 +279,8 @@ func (j *soakJudge) wrong(v *soakRun) string {
 func (j *soakJudge) behind(r, v *soakRun) bool {
 	least, _ := j.counted(r.account, v.end)
 	_, most := j.counted(v.account, v.end)
-	mine := least + float64(r.gpus)*r.min.Seconds()
-	theirs := most - float64(v.gpus)*soakAhead.Seconds()
+	mine := least + r.promised()
+	theirs := most - v.charged()*soakAhead.Seconds()
 	return j.shares[r.account]*theirs > (1+soakMargin)*j.shares[v.account]*mine
 }
 
@@ -209,8 +290,8 @@ func (j *soakJudge) counted(account string, at time.Time) (least, most float64) 
 	var before, now float64
 	for i := range j.runs {
 		if r := &j.runs[i]; r.account == account && r.allocated() {
-			before += float64(r.gpus) * r.lasted(at.Add(-soakLag)).Seconds()
-			now += float64(r.gpus) * r.lasted(at.Add(time.Second)).Seconds()
+			before += r.charged() * max(r.lasted(at.Add(-soakLag))-r.suspended, 0).Seconds()
+			now += r.charged() * r.lasted(at.Add(time.Second)).Seconds()
 		}
 	}
 	few, many := j.running(account, at)
@@ -230,16 +311,16 @@ func (r *soakRun) lasted(at time.Time) time.Duration {
 }
 
 // running is how many GPUs an account has by allocated runs, those that begin or end
-// in that second left out or counted in.
+// in that second, or were suspended at some time, left out or counted in.
 func (j *soakJudge) running(account string, at time.Time) (surely, maybe int) {
 	for i := range j.runs {
 		r := &j.runs[i]
 		if r.account != account || !r.allocated() || r.start.After(at) || !r.end.IsZero() && r.end.Before(at) {
 			continue
 		}
-		maybe += r.gpus
-		if r.start.Before(at) && !r.end.Equal(at) {
-			surely += r.gpus
+		maybe += r.gpus - r.free
+		if r.start.Before(at) && !r.end.Equal(at) && r.suspended == 0 {
+			surely += r.gpus - r.free
 		}
 	}
 	return surely, maybe
@@ -253,17 +334,23 @@ func (j *soakJudge) spared() (found []string) {
 		if !v.evicted() || !v.allocated() || j.until.Sub(v.end) < soakLag {
 			continue
 		}
-		if !slices.ContainsFunc(v.nodes, func(n string) bool { return j.stayed(n, v.end) < v.on(n) }) {
+		if !slices.ContainsFunc(v.nodes, func(n string) bool { return j.stayed(n, v) < v.on(n) }) {
 			found = append(found, fmt.Sprintf("R6: %v made way while unallocated jobs stayed on %s", v, strings.Join(v.nodes, ",")))
 		}
 	}
 	return found
 }
 
-// stayed is how many GPUs of a node unallocated runs have that were known, and go on.
-func (j *soakJudge) stayed(node string, at time.Time) (gpus int) {
+// stayed is how many GPUs of a node unallocated runs have that were known as another
+// made way, and go on. For whom that was, they must have had to yield as well: who is
+// in a reservation doesn't to all.
+func (j *soakJudge) stayed(node string, v *soakRun) (gpus int) {
 	for i := range j.runs {
-		if u := &j.runs[i]; !u.allocated() && u.holds(at.Add(-soakSeen)) && u.holds(at.Add(soakLag)) {
+		u := &j.runs[i]
+		if u.allocated() || u.reservation != "" && u.reservation != v.reservation {
+			continue
+		}
+		if u.holds(v.end.Add(-soakSeen)) && u.holds(v.end.Add(soakLag)) {
 			gpus += u.on(node)
 		}
 	}
@@ -319,6 +406,11 @@ func TestSoakJudge(t *testing.T) {
 	long := func(r *soakRun) { r.min = time.Minute }
 	wide := func(r *soakRun) { r.gpus, r.nodes = 2, []string{"n1", "n2"} }
 	away := func(r *soakRun) { r.nodes = []string{"n2"} }
+	kept := func(r *soakRun) { r.reservation = "kept" }
+	paused := func(r *soakRun) { r.suspended = 8 * time.Second }
+	// component is one of het job 7.
+	component := func(r *soakRun) { r.het = 7 }
+	short := func(r *soakRun) { r.min = time.Second }
 	// Of equal shares, tin has three GPUs and gold none; job 1 of tin makes way at 30.
 	held := []soakRun{run(11, "tin", 0, 0), run(12, "tin", 0, 0)}
 	victim, taker := run(1, "tin", 0, 30, gone), run(2, "gold", 32, 0)
@@ -373,6 +465,40 @@ func TestSoakJudge(t *testing.T) {
 		{"beside an unallocated one", []soakRun{run(5, "gold", 10, 50, free), victim, taker}, "R6: job 1"},
 		{"beside one that is too young", []soakRun{run(5, "gold", 25, 50, free), victim, taker}, ""},
 		{"beside one that goes, too", []soakRun{run(5, "gold", 10, 33, free), victim, taker}, ""},
+		{"a het job as a whole", []soakRun{run(7, "tin", 0, 30, gone, component), run(8, "tin", 0, 30, gone, component, away), taker}, ""},
+		{"a het job in part", []soakRun{run(7, "tin", 0, 30, gone, component), run(8, "tin", 0, 0, component, away), taker}, "het: of job 7"},
+		{
+			"a het job while its longest protection lasts",
+			[]soakRun{run(7, "tin", 0, 30, gone, component, short), run(8, "tin", 0, 30, gone, component, away, long), taker}, "R2: job 7",
+		},
+		{
+			"a het job that is unallocated in part, while the other is protected",
+			[]soakRun{run(7, "tin", 0, 30, gone, component, free), run(8, "tin", 0, 30, gone, component, away, long), taker}, "R2: job 7",
+		},
+		{
+			"for who is behind, as only one component of its het job is charged",
+			[]soakRun{victim, run(21, "gold", 0, 0), run(7, "gold", 32, 0, component, free), run(8, "gold", 32, 0, component, away)}, "",
+		},
+		{
+			"a het job twice, each time after its window",
+			[]soakRun{
+				run(7, "tin", 0, 15, gone, component), run(8, "tin", 0, 15, gone, component, away), run(2, "gold", 16, 17),
+				run(7, "tin", 17, 30, gone, component), run(8, "tin", 17, 30, gone, component, away), run(3, "gold", 32, 0),
+			}, "",
+		},
+		{
+			"three GPUs of het jobs for one",
+			[]soakRun{run(7, "tin", 0, 30, gone, component, wide), run(8, "tin", 0, 30, gone, component, away), taker}, "R7: job 7",
+		},
+		{"for a het job that is small in part", []soakRun{victim, run(7, "gold", 32, 0, component), run(8, "gold", 32, 0, component, away, long)}, ""},
+		{"suspended for most of its time", []soakRun{run(1, "tin", 14, 30, gone, paused), taker}, "R2: job 1"},
+		{"suspended, and protected for long enough", []soakRun{run(1, "tin", 12, 30, gone, paused), taker}, ""},
+		{"within a reservation", []soakRun{run(1, "tin", 0, 30, gone, kept), run(2, "gold", 32, 0, kept)}, ""},
+		{"for who is in a reservation", []soakRun{victim, run(2, "gold", 32, 0, kept)}, ""},
+		{"out of a reservation", []soakRun{run(1, "tin", 0, 30, gone, kept), taker}, "reservation: job 1"},
+		{"unallocated out of a reservation", []soakRun{run(1, "tin", 0, 30, gone, free, kept), taker}, "reservation: job 1"},
+		{"beside an unallocated one of a reservation", []soakRun{run(5, "gold", 10, 50, free, kept), victim, taker}, ""},
+		{"beside an unallocated one of the same reservation", []soakRun{run(5, "gold", 10, 50, free, kept), run(1, "tin", 0, 30, gone, kept), run(2, "gold", 32, 0, kept)}, "R6: job 1"},
 		{"beside one that isn't enough", []soakRun{run(5, "gold", 10, 50, free), run(1, "tin", 0, 30, gone, wide), taker}, ""},
 	}
 	for _, test := range tests {
