@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -141,5 +140,5 @@ func (s *scenario) waited(id uint32, components int) (longest time.Duration) {
 func (s *scenario) evictedSince(began time.Time) int {
 	s.t.Helper()
 	return len(s.rows("sacct", "--allusers", "--duplicates", "--allocations", "--noheader", "--parsable2", "--state=PREEMPTED",
-		"--endtime=now", fmt.Sprintf("--starttime=%s", began.Local().Format("2006-01-02T15:04:05")), "--format=JobIDRaw"))
+		"--endtime=now", "--starttime="+began.Local().Format("2006-01-02T15:04:05"), "--format=JobIDRaw"))
 }

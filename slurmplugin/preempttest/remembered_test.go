@@ -28,7 +28,7 @@ func build(t *testing.T, sources ...string) (program string) {
 		"-isystem", slurm + "/obj", "-isystem", slurm + "/obj/slurm", "-isystem", slurm + "/src", "-I../preempt", "-I../shim", "-o", program,
 	}
 	args = append(append(args, sources...), libraries[0], "-Wl,-rpath,"+filepath.Dir(libraries[0]))
-	out, err := exec.Command("gcc", args...).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "gcc", args...).CombinedOutput()
 	require.NoError(t, err, string(out))
 	return program
 }
@@ -38,7 +38,7 @@ func build(t *testing.T, sources ...string) (program string) {
 func TestWhatIsRememberedIsWhatIsThere(t *testing.T) {
 	program := build(t, "testdata/remembered.c", "testdata/fresh_running.c", "testdata/fresh_placing.c", "../preempt/running.c", "../preempt/placing.c", "../preempt/array.c")
 	for seed := range 20 {
-		out, err := exec.Command(program, fmt.Sprint(seed+1), "3000").CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), program, fmt.Sprint(seed+1), "3000").CombinedOutput()
 		require.NoError(t, err, "seed %d: %s", seed+1, out)
 		var occupants, pieces int
 		_, err = fmt.Sscan(string(out), &occupants, &pieces)
