@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,7 +39,7 @@ func build(t *testing.T, sources ...string) (program string) {
 func TestWhatIsRememberedIsWhatIsThere(t *testing.T) {
 	program := build(t, "testdata/remembered.c", "testdata/fresh_running.c", "testdata/fresh_placing.c", "../preempt/running.c", "../preempt/placing.c", "../preempt/array.c")
 	for seed := range 20 {
-		out, err := exec.CommandContext(t.Context(), program, fmt.Sprint(seed+1), "3000").CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), program, strconv.Itoa(seed+1), "3000").CombinedOutput()
 		require.NoError(t, err, "seed %d: %s", seed+1, out)
 		var occupants, pieces int
 		_, err = fmt.Sscan(string(out), &occupants, &pieces)
