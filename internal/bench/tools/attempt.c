@@ -34,6 +34,25 @@ job_record_t *find_job_record(uint32_t id)
 	return id && id <= jobs ? by_id[id - 1] : NULL;
 }
 
+/* No het job asks here, and nobody is evicted. */
+extern uint16_t slurm_job_preempt_mode(job_record_t *job)
+{
+	(void)job;
+	abort();
+}
+
+extern bool acct_policy_is_job_preempt_exempt(job_record_t *job)
+{
+	(void)job;
+	abort();
+}
+
+extern uint32_t slurm_job_preempt(job_record_t *job, job_record_t *request, uint16_t mode, bool ignore_time)
+{
+	(void)job, (void)request, (void)mode, (void)ignore_time;
+	abort();
+}
+
 static bool flatten(const job_record_t *job, time_t now, struct gpub_job *out)
 {
 	(void)now;

@@ -48,6 +48,12 @@ uint16_t preempt_mode(const job_record_t *job)
 	return job->details->requeue ? PREEMPT_MODE_REQUEUE : PREEMPT_MODE_CANCEL;
 }
 
+/* No het job asks here. */
+void het_limit_nodes(bitstr_t *nodes, const job_record_t *job)
+{
+	(void)nodes, (void)job;
+}
+
 static bool flatten(const job_record_t *job, time_t at, struct gpub_job *out)
 {
 	(void)at;
