@@ -129,6 +129,7 @@ func newCandidate(rec *report.Record, runs []*usage.Run, q *fairshare.Request, q
 		}
 		c.occupants, c.sameQOS = append(c.occupants, o), append(c.sameQOS, sameQOS)
 	}
+	fairshare.Together(c.occupants)
 	return c
 }
 

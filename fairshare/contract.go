@@ -74,6 +74,25 @@ type Occupant struct {
 	Preempted      int // how often in the last 24 hours
 }
 
+// Together prepares the components of a job, which all yield or none of which does,
+// for the rules to be asked about each: an allocated one has the GPUs of all that are
+// (R7), and is counted in advance for as much as all of its account are (R3).
+func Together(components []Occupant) {
+	var gpus int64
+	ahead := make(map[string]GPUMillis, 1)
+	for i := range components {
+		if c := &components[i]; c.Allocated {
+			gpus += c.GPUs
+			ahead[c.Account] = add(ahead[c.Account], c.Ahead)
+		}
+	}
+	for i := range components {
+		if c := &components[i]; c.Allocated {
+			c.GPUs, c.Ahead = gpus, ahead[c.Account]
+		}
+	}
+}
+
 // Rule is one of the rules that decide whether a job yields.
 type Rule uint8
 

@@ -465,3 +465,21 @@ func (s *soak) rank() *fairshare.Ranking {
 	}
 	return fairshare.Rank(in)
 }
+
+// The components of a het job yield together: what one of them alone would yield to may
+// not be enough for all of them.
+func TestTogether(t *testing.T) {
+	components := []fairshare.Occupant{
+		{Account: "lab", GPUs: 2, Allocated: true, Ahead: 10},
+		{Account: "lab", GPUs: 3, Allocated: true, Ahead: 5},
+		{Account: "lab", GPUs: 8},
+		{Account: "other", GPUs: 1, Allocated: true, Ahead: 7},
+	}
+	fairshare.Together(components)
+	require.Equal(t, []fairshare.Occupant{
+		{Account: "lab", GPUs: 6, Allocated: true, Ahead: 15},
+		{Account: "lab", GPUs: 6, Allocated: true, Ahead: 15},
+		{Account: "lab", GPUs: 8},
+		{Account: "other", GPUs: 6, Allocated: true, Ahead: 7},
+	}, components)
+}

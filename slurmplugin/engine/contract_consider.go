@@ -3,7 +3,9 @@
 package engine
 
 import (
+	"cmp"
 	"iter"
+	"slices"
 
 	"gpubudget/fairshare"
 )
@@ -63,13 +65,19 @@ func (e *Engine) consider(r *fairshare.Ranking, q *fairshare.Request, p *Placing
 			continue
 		}
 		o := e.occupantOf(run, &occupants[i], now, judge)
-		d := judge.Decide(&o)
-		if !d.Yields {
+		if judge.Protects(&o) {
 			wholes.keep(i)
 			continue
 		}
-		wholes.add(i, &o, d.Rule)
+		if occupants[i].HetJobID != 0 {
+			wholes.components = append(wholes.components, component{i, o})
+			continue
+		}
+		if d := judge.Decide(&o); d.Yields {
+			wholes.add(i, &o, d.Rule)
+		}
 	}
+	wholes.decide(judge)
 	return wholes.considered(array(p.Pieces, p.PieceCount))
 }
 
@@ -119,8 +127,17 @@ type wholes struct {
 	moved     []int32              // its place among those that yield, or none
 	het       map[uint32]int32     // places of het jobs
 
+	components []component // of het jobs, about which the rules are asked once all are known
+	together   []fairshare.Occupant
+
 	pieces [][]fairshare.Piece
 	held   []fairshare.Piece
+}
+
+// component is an occupant that is one of several of a job.
+type component struct {
+	i        int
+	occupant fairshare.Occupant
 }
 
 // none is no place: an occupant that keeps its GPUs or wasn't considered yet.
@@ -149,7 +166,7 @@ func (w *wholes) begin(occupants []Occupant) {
 	for i := range w.place {
 		w.place[i], w.next[i] = none, none
 	}
-	w.all, w.occupants = w.all[:0], w.occupants[:0]
+	w.all, w.occupants, w.components = w.all[:0], w.occupants[:0], w.components[:0]
 	if w.het == nil {
 		w.het = make(map[uint32]int32)
 	}
@@ -165,6 +182,40 @@ func (w *wholes) keeps(i int) bool {
 func (w *wholes) keep(i int) {
 	if w.asked[i].HetJobID != 0 {
 		w.of(i).keeps = true
+	}
+}
+
+// decide asks the rules about the het jobs.
+func (w *wholes) decide(judge *fairshare.Judge) {
+	jobOf := func(c component) uint32 { return w.asked[c.i].HetJobID }
+	slices.SortStableFunc(w.components, func(x, y component) int { return cmp.Compare(jobOf(x), jobOf(y)) })
+	for rest := w.components; len(rest) > 0; {
+		n := 1
+		for n < len(rest) && jobOf(rest[n]) == jobOf(rest[0]) {
+			n++
+		}
+		w.decideWhole(judge, rest[:n])
+		rest = rest[n:]
+	}
+}
+
+// decideWhole asks about the components of a het job, all of which have to yield.
+func (w *wholes) decideWhole(judge *fairshare.Judge, components []component) {
+	w.together = w.together[:0]
+	for i := range components {
+		w.together = append(w.together, components[i].occupant)
+	}
+	fairshare.Together(w.together)
+	for i := range components {
+		c := &components[i]
+		d := judge.Decide(&w.together[i])
+		if !d.Yields {
+			w.keep(c.i)
+		}
+		if w.keeps(c.i) {
+			return
+		}
+		w.add(c.i, &c.occupant, d.Rule)
 	}
 }
 

@@ -15,10 +15,24 @@ import (
 )
 
 // straightly considers all that run without leaving out anything: the rules are
-// asked about every component with all that there is to say of it, and a job
-// yields if all its components do.
+// asked about every component with all that there is to say of it, with the GPUs and
+// the advance of its job, and a job yields if all its components do.
 func (e *Engine) straightly(r *fairshare.Ranking, q *fairshare.Request, occupants []Occupant, now fairshare.Instant) map[int]fairshare.Decision {
 	rules, keeps, said := e.rules(), map[uint32]bool{}, map[int]fairshare.Decision{}
+	gpus, ahead := map[uint32]int64{}, map[uint32]map[string]fairshare.GPUMillis{}
+	advance := func(r *run) fairshare.GPUMillis { return usage.ChargeAhead(r.RateAt(now), e.snapshot.Policy.Lookback) }
+	for i := range occupants {
+		o := &occupants[i]
+		rec := e.tracker.jobs[o.JobID]
+		if o.HetJobID == 0 || o.GPUs == 0 || !rec.run.Allocated {
+			continue
+		}
+		if ahead[o.HetJobID] == nil {
+			ahead[o.HetJobID] = map[string]fairshare.GPUMillis{}
+		}
+		gpus[o.HetJobID] += rec.run.GPUs
+		ahead[o.HetJobID][rec.run.Account] += advance(rec.run)
+	}
 	for i := range occupants {
 		o := &occupants[i]
 		job := o.HetJobID
@@ -39,11 +53,14 @@ func (e *Engine) straightly(r *fairshare.Ranking, q *fairshare.Request, occupant
 		if !ok {
 			until = run.StartedAt
 		}
-		said[i] = rules.Decide(r, now, q, &fairshare.Occupant{
+		occupant := fairshare.Occupant{
 			Account: run.Account, GPUs: run.GPUs, Allocated: run.Allocated, ProtectedUntil: fairshare.At(until),
-			Ahead: usage.ChargeAhead(run.RateAt(now), e.snapshot.Policy.Lookback), QOSPriority: o.QOSPriority, Nice: o.Nice,
-			Preempted: len(e.contract.evictions[o.JobID]),
-		})
+			Ahead: advance(run), QOSPriority: o.QOSPriority, Nice: o.Nice, Preempted: len(e.contract.evictions[o.JobID]),
+		}
+		if o.HetJobID != 0 {
+			occupant.GPUs, occupant.Ahead = gpus[o.HetJobID], ahead[o.HetJobID][run.Account]
+		}
+		said[i] = rules.Decide(r, now, q, &occupant)
 		if !said[i].Yields {
 			keeps[job] = true
 		}
