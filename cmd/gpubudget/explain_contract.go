@@ -41,8 +41,56 @@ type request struct {
 	offer explain.Offer
 	asked time.Duration // fairshare.NotAsked
 	since time.Time     // since when it could start; zero if that is not known
+	vain  vain
 	terms fairshare.Terms
 	rules fairshare.Contract
+}
+
+// vain is how often others were evicted for a request that doesn't run yet.
+type vain struct {
+	rounds int
+	last   time.Time
+	until  time.Time // from when on others may be again; zero if they may be now
+}
+
+// vainOf goes by the record. The components of a het job start together or not at all,
+// and so are one. Of arrays it can't be told how many tasks wait.
+func vainOf(recent []usage.Preemption, q *queue.Queue, job *queue.Job, since, now time.Time) (v vain) {
+	if strings.Contains(job.ID, "_") {
+		return v
+	}
+	at := map[uint32][]fairshare.Instant{job.JobID: nil}
+	for i := range q.Jobs {
+		if other := &q.Jobs[i]; job.HetJobID != 0 && other.HetJobID == job.HetJobID {
+			at[other.JobID] = nil
+		}
+	}
+	for i := range recent {
+		e := &recent[i]
+		if e.For == nil || e.At.Before(since) {
+			continue
+		}
+		if _, mine := at[e.For.JobID]; mine {
+			at[e.For.JobID] = append(at[e.For.JobID], fairshare.At(e.At))
+		}
+	}
+	for _, evictions := range at {
+		if len(evictions) > 0 {
+			v.rounds = max(v.rounds, fairshare.Rounds(evictions))
+			v.last = latest(v.last, evictions[len(evictions)-1].Time())
+		}
+	}
+	if until := v.last.Add(time.Duration(fairshare.PauseAfter(v.rounds)) * time.Millisecond); until.After(now) {
+		v.until = until
+	}
+	return v
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // evictionDay is the time in which preemptions of a job count for R7.
@@ -77,6 +125,7 @@ func (p *program) contractOf(ctx context.Context, db *database, rec *report.Reco
 		return nil, err
 	}
 	v.request = p.requestOf(rec, f, asked, prices)
+	v.request.vain = vainOf(recent, q, f.job, v.request.since, rec.At)
 	v.request.offer = explain.OfferTo(rec, v.request.offer.Request, newQueuedJobs(q, f.job, recent))
 	return v, nil
 }
@@ -261,6 +310,10 @@ func (p *program) requestLines(r *request) []string {
 		return []string{"it preempts nobody: it is unallocated (R5); once it runs it is charged to nobody, and yields to any allocated job at once (R1)"}
 	}
 	lines := []string{fmt.Sprintf("once it runs it is protected for %s (R2): %s", spanOf(q.MinRuntime.Milliseconds()), r.because())}
+	if v := &r.vain; !v.until.IsZero() {
+		lines = append(lines, fmt.Sprintf("others made way for it %d times, the last time at %s, and it could not start: before %s nobody else has to",
+			v.rounds, p.formatTime(v.last), p.formatTime(v.until)))
+	}
 	lines = append(lines, p.offerLines(&r.offer)...)
 	lines = append(lines, r.marginLine())
 	if line := r.withinLine(); line != "" {
@@ -451,6 +504,7 @@ type (
 		Asked          *float64         `json:"asked_seconds,omitempty"`       // absent: it asks for none
 		Margin         *float64         `json:"margin,omitempty"`
 		PatientFrom    *time.Time       `json:"patient_from,omitempty"` // of large requests
+		PausedUntil    *time.Time       `json:"paused_until,omitempty"` // nobody is evicted for it
 		Preemptions    []preemptionJSON `json:"preemptions,omitempty"`
 		Text           []string         `json:"text"`
 	}
@@ -520,6 +574,9 @@ func (r *request) describe(out *contractJSON) {
 		return
 	}
 	out.MinRuntime, out.Margin = new(q.MinRuntime.Seconds()), &r.rules.Margin
+	if !r.vain.until.IsZero() {
+		out.PausedUntil = &r.vain.until
+	}
 	if r.rules.PatientGPUs > 0 && q.GPUs >= r.rules.PatientGPUs && !r.since.IsZero() {
 		out.PatientFrom = new(r.since.Add(r.rules.Patience))
 	}

@@ -29,7 +29,7 @@ import (
 // for eight hours on GPUs of a type. Of over run besides a het job, 30, whose second
 // component protects the others for five hours more, 40, which an older release
 // recorded, 41, which was resized when nothing protected it, and 42 on part of a GPU.
-// Job 1 was preempted yesterday, for job 8, and 7, which is protected, four times
+// For 16 others have made way twice in vain, for 17 once. Job 1 was preempted yesterday, for job 8, and 7, which is protected, four times
 // today.
 func contractSession(t *testing.T) *session {
 	t.Helper()
@@ -84,6 +84,14 @@ func contractSession(t *testing.T) *session {
 				return err
 			}
 		}
+		for i, request := range []uint32{16, 17, 16} {
+			at := now.Add(-5*time.Minute + time.Duration(i)*2*time.Minute)
+			p := usage.Preemption{Cluster: "titan", At: at, Rule: "R1", StartedAt: at.Add(-time.Hour),
+				Job: usage.Party{JobID: 50, Account: "over", User: "bob", GPUs: 1}, For: &usage.Party{JobID: request, Account: "due", User: "ann", GPUs: 1, Allocated: true}}
+			if err := u.WritePreemptions(ctx, []usage.Preemption{p}); err != nil {
+				return err
+			}
+		}
 		return u.WritePreemptions(ctx, []usage.Preemption{
 			{
 				Cluster: "titan", At: now.Add(-28 * time.Hour), Rule: "R3", StartedAt: start, ProtectedUntil: new(start.Add(time.Hour)),
@@ -99,7 +107,7 @@ func contractSession(t *testing.T) *session {
 	s.slurm = queue.Command(func(_ context.Context, name string, _ ...string) ([]byte, error) {
 		if name == "sprio" {
 			var out strings.Builder
-			for _, id := range []int{9, 11, 12, 13, 14, 15} {
+			for _, id := range []int{9, 11, 12, 13, 14, 15, 16, 17} {
 				fmt.Fprintf(&out, "%d|gpu|1000|0|0|0|1000|0|0|0|0|(null)\n", id)
 			}
 			return []byte(out.String() + "10|gpu|1|0|0|0|1|0|0|0|0|(null)\n"), nil
@@ -130,6 +138,8 @@ func contractSession(t *testing.T) *session {
 		job(11, "PENDING", "due", "ann", 4, "normal", 200, "30:00", 0)
 		job(12, "PENDING", "due", "ann", 32, "normal", 200, "UNLIMITED", 30*time.Minute)
 		job(13, "PENDING", "due", "ann", 33, "normal", 200, "01:30:00", 2*time.Hour)
+		job(16, "PENDING", "due", "ann", 1, "normal", 200, "UNLIMITED", time.Hour)
+		job(17, "PENDING", "due", "ann", 1, "normal", 200, "UNLIMITED", time.Hour)
 		job(14, "PENDING", "due", "ann", 1, "normal", 0, "UNLIMITED", 0)
 		return []byte(out.String()), nil
 	})
@@ -161,6 +171,7 @@ func TestExplainSaysWhatTheContractDoes(t *testing.T) {
 		"13": {"protected for 01:30:00 (R2): it asks for 02:00:00, and that is its time limit\n", "it waits since ",
 			"1 of accounts that are ahead of due (R3)\n", "jobs of other accounts that are smaller than it yield to it without that margin (R3: patience)\n"},
 		"14": {"it preempts nobody: it is unallocated (R5)"},
+		"16": {"others made way for it 2 times, the last time at ", ", and it could not start: before ", " nobody else has to\n"},
 	} {
 		out := s.must("explain", job)
 		_, said, found := strings.Cut(out, "The contract:\n")
@@ -212,6 +223,15 @@ func TestExplainSaysWhatTheContractDoes(t *testing.T) {
 	require.Nil(t, out.Contract.Patient)
 	require.NoError(t, json.Unmarshal([]byte(s.must("explain", "12", "--json")), &out))
 	require.WithinDuration(t, time.Now().Add(30*time.Minute), *out.Contract.Patient, time.Minute)
+
+	var paused struct {
+		Contract struct {
+			Until *time.Time `json:"paused_until"`
+		} `json:"contract"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(s.must("explain", "16", "--json")), &paused))
+	require.WithinDuration(t, time.Now().Add(time.Minute), *paused.Contract.Until, 30*time.Second)
+	require.NotContains(t, s.must("explain", "17"), "nobody else has to", "that was once only")
 
 	require.Contains(t, s.must("explain", "21"), "it was requeued, and Slurm holds it back until the credential of its last run has expired")
 	require.Contains(t, s.must("explain", "22"), "it was submitted for later, or was requeued lately (BeginTime).")

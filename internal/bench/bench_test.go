@@ -146,6 +146,7 @@ bench: preempt/all/wall-p50/running=10 2 ms
 bench: preempt/all/wall-max/running=10 3 ms
 bench: preempt/all/candidates-p50/running=10 7 jobs
 bench: preempt/all/candidates-max/running=10 7 jobs
+bench: preempt/all/searches/running=10 2 searches
 `, out.String())
 	require.Error(t, p.searches(&preemptCase{name: "none"}, 10, found))
 	require.Error(t, p.searches(&preemptCase{name: "all", yields: true}, 10, []search{{found: 0}}))

@@ -13,39 +13,14 @@ type tries struct {
 	asked  fairshare.Instant // for the request
 }
 
-const (
-	// oneRound is how far apart evictions are that make room for a request together.
-	oneRound = 5 * 1000
-	// freeRounds are as many as may follow each other at once: the first, and another
-	// one if it was in vain.
-	freeRounds = 2
-	// After these nobody goes for the request for so long, and twice as long after
-	// each more, up to mostPause.
-	firstPause, mostPause = 2 * 60 * 1000, 60 * 60 * 1000
-	// roomDoubted of the looks at a component in each turn are for who may go though there
-	// is room: enough in a row for two passes of backfill, each of which may look twice.
-	turnOfRoom, roomDoubted = 24, 6
-)
-
-// pause is how long after so many rounds nobody is evicted for a request.
-func pause(rounds int) fairshare.Instant {
-	d := fairshare.Instant(firstPause)
-	for n := freeRounds; n < rounds && d < mostPause; n++ {
-		d *= 2
-	}
-	switch {
-	case rounds < freeRounds:
-		return 0
-	case d > mostPause:
-		return mostPause
-	}
-	return d
-}
+// roomDoubted of the looks at a component in each turn are for who may go though there
+// is room: enough in a row for two passes of backfill, each of which may look twice.
+const turnOfRoom, roomDoubted = 24, 6
 
 // pausing tells whether enough were evicted in vain for now. Each of the tasks that an
 // array's request stands for may have others evicted.
 func (t *tries) pausing(tasks uint32, now fairshare.Instant) bool {
-	return now < t.last+pause(t.rounds/int(max(tasks, 1)))
+	return now < t.last+fairshare.PauseAfter(t.rounds/int(max(tasks, 1)))
 }
 
 // inNeed tells whether nobody is to be offered for the request if there is room for it. Of
@@ -77,7 +52,7 @@ func (c *contract) triesOf(a *ask) *tries {
 
 // evictedFor notes an eviction for a request.
 func (c *contract) evictedFor(a *ask, now fairshare.Instant) {
-	if a.rounds == 0 || now-a.evictedAt > oneRound {
+	if a.rounds == 0 || now-a.evictedAt > fairshare.OneRound {
 		a.rounds++
 	}
 	a.evictedAt = now
@@ -96,7 +71,7 @@ func (c *contract) runs(a *ask) {
 // forgetTries forgets the requests that nobody asks for any more.
 func (c *contract) forgetTries(now fairshare.Instant) {
 	for id, t := range c.tries {
-		if now-t.asked > max(askLast, pause(t.rounds)) {
+		if now-t.asked > max(askLast, fairshare.PauseAfter(t.rounds)) {
 			delete(c.tries, id)
 		}
 	}
