@@ -69,7 +69,8 @@ type Bucket struct {
 func (b *Bucket) Held() int64 { return int64(b.Until - b.From) }
 
 // cut takes back what was counted after an instant: a moment only, so that how
-// the amounts lie in it does not matter.
+// the amounts lie in it does not matter. Only the part goes to others, and is known
+// piece by piece.
 func (b *Bucket) cut(at fairshare.Instant) {
 	b.Until = min(b.Until, max(b.From, at))
 	held := b.Held()

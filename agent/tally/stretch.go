@@ -26,15 +26,26 @@ func (s *stretch) length() int64 { return s.until - s.from }
 func (s *stretch) parts() []int64 {
 	all := slices.Concat(s.counted, s.held)
 	parts := split(s.length(), all)[len(s.counted):]
-	left := s.length()
-	for _, given := range split(s.length(), s.counted) {
-		left -= given
-	}
+	left := s.length() - s.given()
 	for i := range parts {
 		parts[i] = min(parts[i], left)
 		left -= parts[i]
 	}
 	return parts
+}
+
+// given is the most that was given before of the stretch. Those who have it may
+// have been found one after the other, and the time was cut otherwise then: what
+// was lost by rounding then must not be given again now.
+func (s *stretch) given() int64 {
+	var percent int64
+	for _, c := range s.counted {
+		if c.MPSPercent == 0 {
+			return s.length()
+		}
+		percent += int64(c.MPSPercent)
+	}
+	return (s.length()*min(percent, 100) + 99) / 100
 }
 
 // split divides a length among holders: by their MPS percentages if all have

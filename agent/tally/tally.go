@@ -72,15 +72,23 @@ type Round struct {
 }
 
 // Mark is up to when a holding has been counted, so that another process can go
-// on from there.
+// on from there, and knows with whom those shared the GPU that are found late.
 type Mark struct {
 	ID
-	UpTo int64 `json:"up_to"` // milliseconds since the boot
+	UpTo       int64 `json:"up_to"` // milliseconds since the boot
+	MPSPercent int   `json:"mps_percent,omitempty"`
 }
 
 // remembered is how long a holding is remembered after its end: one that is
 // found late may have shared the GPU with it.
 const remembered = 15 * 60_000
+
+// rememberedAtMost is how long it is if others that held the GPU can't be read.
+const rememberedAtMost = 24 * 3600_000
+
+// retractable is for how long it is known piece by piece what a holding was given:
+// the database lets no more than this be taken back.
+const retractable = 60_000
 
 // Tally counts one node's holdings, for one incarnation of its agent. It is used
 // by one goroutine.
@@ -92,7 +100,6 @@ type Tally struct {
 	now         int64 // of the last round
 
 	counts map[ID]*count
-	known  map[ID]int64 // up to when others have counted holdings that were not seen yet
 	closed []*Bucket
 }
 
@@ -100,10 +107,12 @@ type Tally struct {
 type count struct {
 	Holding
 	noted  int64 // seq of the last round it was in
+	unseen bool  // another process has counted it; this one was not told of it yet
 	ended  int   // how often it has: one that was not told of in a round may come back
 	upTo   int64
 	bucket *Bucket // nil: none is open
 	last   *Bucket // that was open before
+	pieces []piece // what was counted last, ascending
 
 	busy, busyKnown             int64 // of the bucket while nobody else held the GPU, in microseconds
 	sharedBusy, sharedBusyKnown int64 // and while others did
@@ -112,14 +121,25 @@ type count struct {
 	idleSince                   *fairshare.Instant
 }
 
+// piece is what a holding was given of a stretch.
+type piece struct{ from, until, part int64 }
+
+// before is the part of the piece that lies before an instant.
+func (p piece) before(at int64) int64 {
+	if at >= p.until {
+		return p.part
+	}
+	return mulDiv(p.part, at-p.from, p.until-p.from)
+}
+
 // New is a tally that goes on where the marks end. incarnation tells it from any
 // other tally there ever was; length is that of a bucket and divides a day, and
 // offset leads from the clock since the boot to the wall clock, all in
 // milliseconds.
 func New(incarnation string, length, offset int64, marks []Mark) *Tally {
-	t := &Tally{incarnation: incarnation, length: length, offset: offset, counts: map[ID]*count{}, known: map[ID]int64{}}
+	t := &Tally{incarnation: incarnation, length: length, offset: offset, counts: map[ID]*count{}}
 	for _, m := range marks {
-		t.known[m.ID] = m.UpTo
+		t.counts[m.ID] = &count{Holding: Holding{ID: m.ID, Until: m.UpTo, MPSPercent: m.MPSPercent}, unseen: true, upTo: m.UpTo}
 	}
 	return t
 }
@@ -179,13 +199,9 @@ func (t *Tally) note(h *Holding) {
 	c, ok := t.counts[h.ID]
 	if !ok {
 		c = &count{upTo: h.From}
-		if upTo, counted := t.known[h.ID]; counted {
-			c.upTo = max(c.upTo, upTo)
-			delete(t.known, h.ID)
-		}
 		t.counts[h.ID] = c
 	}
-	c.Holding, c.noted = *h, t.seq
+	c.Holding, c.noted, c.unseen = *h, t.seq, false
 	c.Until = max(c.Until, c.From)
 	if c.bucket != nil && c.Until < c.upTo {
 		t.takeBack(c)
@@ -195,16 +211,25 @@ func (t *Tally) note(h *Holding) {
 // takeBack takes back what was counted beyond the end. If a bucket has ended in
 // between, it is closed anew.
 func (t *Tally) takeBack(c *count) {
-	at := t.wall(c.Until)
-	c.bucket.cut(at)
-	c.upTo = c.Until
-	if c.last == nil || c.last.Incarnation != c.bucket.Incarnation || c.last.Until <= at {
-		return
+	t.cut(c, c.bucket)
+	if last := c.last; last != nil && last.Incarnation == c.bucket.Incarnation && last.Until > t.wall(c.Until) {
+		anew := *last // as it was it may be on its way
+		t.cut(c, &anew)
+		anew.Ended, anew.Seq = true, t.seq
+		t.closed = append(t.closed, &anew)
 	}
-	anew := *c.last // as it was it may be on its way
-	anew.cut(at)
-	anew.Ended, anew.Seq = true, t.seq
-	t.closed = append(t.closed, &anew)
+	c.upTo, c.pieces = c.Until, nil
+}
+
+// cut ends one of a holding's buckets where the holding ends. Of a GPU that was shared
+// no more is taken back than was given: else all would keep what they had.
+func (t *Tally) cut(c *count, b *Bucket) {
+	for _, p := range c.pieces {
+		if t.wall(p.from) >= b.From && t.wall(p.until) <= b.Until {
+			b.Part -= p.part - p.before(c.Until)
+		}
+	}
+	b.cut(t.wall(c.Until))
 }
 
 func (t *Tally) sorted() []ID {
@@ -224,10 +249,10 @@ func (t *Tally) addGPU(holders []*count, look Look, seen bool) {
 		s := stretch{from: cuts[i-1], until: cuts[i], look: look, now: t.now}
 		for _, c := range holders {
 			switch {
-			case c.From > s.from || c.Until < s.until:
-			case c.upTo > s.from:
+			case c.From > s.from:
+			case c.upTo > s.from: // also if it is known by now to have ended before
 				s.counted = append(s.counted, c)
-			default:
+			case c.Until > s.from:
 				s.held = append(s.held, c)
 			}
 		}
@@ -240,7 +265,9 @@ func (t *Tally) cuts(holders []*count, lookFrom int64) []int64 {
 	first := t.now
 	at := []int64{t.now}
 	for _, c := range holders {
-		first = min(first, c.upTo)
+		if c.upTo < c.Until {
+			first = min(first, c.upTo)
+		}
 		at = append(at, c.From, c.upTo, c.Until)
 	}
 	at = append(at, first, lookFrom)
@@ -273,6 +300,7 @@ func (t *Tally) addStretch(s *stretch) {
 			b.Shared += s.length()
 		}
 		c.upTo = s.until
+		c.pieces = slices.DeleteFunc(append(c.pieces, piece{s.from, s.until, parts[i]}), func(p piece) bool { return p.until < t.now-retractable })
 		s.measure(c, parts[i], t.wall)
 	}
 }
@@ -308,6 +336,7 @@ func (t *Tally) close(c *count) {
 // finish closes the buckets of holdings that have ended and forgets those that
 // ended long ago.
 func (t *Tally) finish() {
+	awaited := t.awaited()
 	for _, id := range t.sorted() {
 		c := t.counts[id]
 		if c.upTo < c.Until {
@@ -318,10 +347,31 @@ func (t *Tally) finish() {
 			t.close(c)
 			c.ended++
 		}
-		if c.noted < t.seq && c.Until < t.now-remembered {
+		since, ok := awaited[id.GPU]
+		if !ok {
+			since = t.now - remembered
+		}
+		if c.noted < t.seq && !c.unseen && c.upTo < since {
 			delete(t.counts, id)
 		}
 	}
+}
+
+// awaited are the GPUs of holdings that are to be counted on when this process is
+// told of them, and since when: whoever held the GPU since then may have shared it.
+func (t *Tally) awaited() map[string]int64 {
+	since := map[string]int64{}
+	for id, c := range t.counts {
+		if !c.unseen {
+			continue
+		}
+		at, ok := since[id.GPU]
+		if !ok {
+			at = t.now - remembered
+		}
+		since[id.GPU] = max(min(at, c.upTo), t.now-rememberedAtMost)
+	}
+	return since
 }
 
 // Closed hands out the buckets that won't change any more, once.
@@ -345,12 +395,9 @@ func (t *Tally) Buckets() []*Bucket {
 
 // Marks are up to when each holding has been counted.
 func (t *Tally) Marks() []Mark {
-	marks := make([]Mark, 0, len(t.counts)+len(t.known))
+	marks := make([]Mark, 0, len(t.counts))
 	for id, c := range t.counts {
-		marks = append(marks, Mark{id, c.upTo})
-	}
-	for id, upTo := range t.known {
-		marks = append(marks, Mark{id, upTo})
+		marks = append(marks, Mark{id, c.upTo, c.MPSPercent})
 	}
 	slices.SortFunc(marks, func(a, b Mark) int { return a.compare(b.ID) })
 	return marks
@@ -361,12 +408,16 @@ func (t *Tally) UpTo(id ID) int64 {
 	if c, ok := t.counts[id]; ok {
 		return c.upTo
 	}
-	return t.known[id]
+	return 0
 }
 
-// Forget drops what is remembered of holdings that are not there any more: of
-// before this process, and never seen by it.
-func (t *Tally) Forget() { clear(t.known) }
+// Forget takes holdings that another process has counted and that this one was
+// never told of for ended: they are remembered as long as others that have.
+func (t *Tally) Forget() {
+	for _, c := range t.counts {
+		c.unseen = false
+	}
+}
 
 // Counted tells whether a holding has ended and all of it has been counted.
 func (t *Tally) Counted(id ID) bool {

@@ -49,6 +49,8 @@ func sum(buckets map[string]*Bucket, amount func(*Bucket) int64) (total int64) {
 	return total
 }
 
+func part(b *Bucket) int64 { return b.Part }
+
 func TestAHoldingIsCountedFromPrologToEpilog(t *testing.T) {
 	tally := New("a", hour, offset, nil)
 	got := map[string]*Bucket{}
@@ -266,13 +268,123 @@ func TestWhatIsTakenBackLiesInTwoBuckets(t *testing.T) {
 	tally.Add(Round{Now: edge + 10_000, Holdings: []Holding{holding("G", 7, edge-30_000, edge-2)}})
 	tally.all(got)
 	require.Len(t, got, 2)
-	for _, amount := range []func(*Bucket) int64{(*Bucket).Held, func(b *Bucket) int64 { return b.Part }, func(b *Bucket) int64 { return value(b.Busy) }} {
+	for _, amount := range []func(*Bucket) int64{(*Bucket).Held, part, func(b *Bucket) int64 { return value(b.Busy) }} {
 		require.Equal(t, int64(30_000-2), sum(got, amount))
 	}
 	for _, b := range got {
 		require.True(t, b.Ended)
 		requireValid(t, b)
 	}
+}
+
+// Two that shared a GPU and have both ended a moment ago give back half of it each.
+func TestWhatIsTakenBackOfASharedGPUIsWhatWasGiven(t *testing.T) {
+	tally := New("a", hour, offset, nil)
+	got := map[string]*Bucket{}
+	add := func(now int64, until [2]int64) {
+		tally.Add(Round{Now: now, Holdings: []Holding{holding("G", 1, edge-20_000, until[0]), holding("G", 2, edge-10_000, until[1])}})
+		tally.all(got)
+	}
+	add(edge-10_000, [2]int64{Open, Open})
+	add(edge+3, [2]int64{Open, Open})
+	add(edge+10_000, [2]int64{edge - 2_000, edge - 2_000})
+	require.Equal(t, int64(18_000+8_000), sum(got, (*Bucket).Held))
+	require.Equal(t, int64(18_000), sum(got, part))
+	for _, b := range got {
+		requireValid(t, b)
+	}
+}
+
+// A holding that an agent was not told of yet, since when it was started, has what
+// the agent before has counted.
+func TestWhatAnAgentBeforeHasCountedIsNotGivenToOthers(t *testing.T) {
+	got := map[string]*Bucket{}
+	first, second := holding("G", 1, 0, Open), holding("G", 2, 0, Open)
+	var marks []Mark
+	for i, seen := range [][]Holding{{first, second}, {first}, {second}, {first, second}} {
+		tally := New(strconv.Itoa(i), hour, offset, marks)
+		tally.Add(Round{Now: int64(i+1) * 10_000, Holdings: seen})
+		tally.Forget()
+		tally.all(got)
+		marks = tally.Marks()
+	}
+	require.Equal(t, int64(80_000), sum(got, (*Bucket).Held))
+	require.Equal(t, int64(40_000), sum(got, part))
+	require.Equal(t, int64(80_000-2*10_000), sum(got, func(b *Bucket) int64 { return b.Shared }), "what was counted before it was known stays as it is")
+}
+
+// A job whose file could not be read for long shared the GPU with those that have
+// ended meanwhile.
+func TestWhoEndedWhileAFileCouldNotBeReadIsRemembered(t *testing.T) {
+	got := map[string]*Bucket{}
+	unread, ended := holding("G", 1, 0, Open), holding("G", 2, 0, 20_000)
+	unread.MPSPercent, ended.MPSPercent = 60, 40
+	tally := New("a", hour, 0, nil)
+	tally.Add(Round{Now: 10_000, Holdings: []Holding{unread, ended}})
+	tally.Add(Round{Now: 20_000, Holdings: []Holding{ended}})
+	tally.all(got)
+	tally = New("b", hour, 0, tally.Marks())
+	tally.Add(Round{Now: 20_000 + 2*remembered})
+	tally.Add(Round{Now: 20_000 + 2*remembered + 1, Holdings: []Holding{unread}})
+	tally.all(got)
+	require.Equal(t, int64(20_000+2*remembered*60/100), sum(got, part))
+
+	tally.Forget()
+	tally.Add(Round{Now: 20_000 + 3*remembered, Holdings: []Holding{unread}})
+	require.Len(t, tally.Marks(), 1)
+}
+
+// However long that was, the job is counted on from where it was, while those that
+// ended take up room for a day at most.
+func TestAHoldingThatCouldNotBeReadForDaysIsCountedOn(t *testing.T) {
+	const days = 3 * rememberedAtMost
+	unread, ended := holding("G", 1, 0, Open), holding("G", 2, 10_000, 20_000)
+	tally := New("b", hour, 0, []Mark{{ID: unread.ID, UpTo: 10_000}})
+	tally.Add(Round{Now: 20_000, Holdings: []Holding{ended}})
+	tally.Add(Round{Now: days})
+	require.Equal(t, []Mark{{ID: unread.ID, UpTo: 10_000}}, tally.Marks())
+	tally.Closed()
+	got := map[string]*Bucket{}
+	tally.Add(Round{Now: days, Holdings: []Holding{unread}})
+	tally.all(got)
+	require.Equal(t, int64(days-10_000), sum(got, (*Bucket).Held))
+}
+
+// An agent that was killed can't take back what it has counted beyond an end.
+func TestWhatCantBeTakenBackIsNotGivenToOthers(t *testing.T) {
+	got := map[string]*Bucket{}
+	ended, late := holding("G", 1, 0, Open), holding("G", 2, 5_000, Open)
+	tally := New("a", hour, 0, nil)
+	tally.Add(Round{Now: 10_000, Holdings: []Holding{ended}})
+	tally.all(got)
+	tally = New("b", hour, 0, tally.Marks())
+	ended.Until = 4_000
+	tally.Add(Round{Now: 20_000, Holdings: []Holding{ended, late}})
+	tally.all(got)
+	require.Equal(t, int64(20_000), sum(got, part))
+}
+
+// Those that are found one after the other don't get again what was lost by
+// rounding when others were given their parts.
+func TestPartsOfThoseFoundOneAfterTheOther(t *testing.T) {
+	total := func(holdings []Holding) int64 {
+		tally, got := New("a", hour, 0, nil), map[string]*Bucket{}
+		for i := range holdings {
+			tally.Add(Round{Now: 10_000, Holdings: holdings[:i+1]})
+		}
+		tally.all(got)
+		return sum(got, part)
+	}
+	with := func(h Holding, percent int) Holding { h.MPSPercent = percent; return h }
+	require.Equal(t, int64(10_000), total([]Holding{
+		with(holding("G", 1, 0, Open), 100), with(holding("G", 2, 0, Open), 50), with(holding("G", 3, 0, Open), 10),
+	}))
+
+	short := []Holding{with(holding("G", 1, 0, Open), 99)}
+	for i := range int64(200) { // 99 % of 3 ms are 2 ms when rounded down, but of 10 s more than two thirds
+		short = append(short, with(holding("G", 2, 3*i, 3*i+3), 99))
+	}
+	require.LessOrEqual(t, total(short), int64(10_000))
 }
 
 // A job that comes back to a GPU has two holdings, and neither replaces the
@@ -348,20 +460,25 @@ func TestTheClockIsSet(t *testing.T) {
 type world struct {
 	holdings []Holding // with their true ends
 	visible  []int64   // when the file of each could first be read
+	told     []int64   // when its end could be read
 	blinks   bool      // one may be missing for a round
+	calm     bool      // no agent is killed, and no clock is set
 	end      int64
 }
 
-func drawWorld(t *rapid.T) world {
+func drawWorld(t *rapid.T) world { return drawWorldOf(t, "G", "H") }
+
+func drawWorldOf(t *rapid.T, gpus ...string) world {
 	w := world{end: rapid.Int64Range(1, 400_000).Draw(t, "end")}
 	for i := range rapid.IntRange(0, 12).Draw(t, "holdings") {
 		from := rapid.Int64Range(0, w.end).Draw(t, "from")
 		until := rapid.OneOf(rapid.Just(Open), rapid.Int64Range(from, w.end)).Draw(t, "until")
-		h := holding(rapid.SampledFrom([]string{"G", "H"}).Draw(t, "gpu"), uint32(i%5+1), from, until)
+		h := holding(rapid.SampledFrom(gpus).Draw(t, "gpu"), uint32(i%5+1), from, until)
 		h.Restart = uint32(i / 5)
 		h.MPSPercent = rapid.SampledFrom([]int{0, 0, 0, 10, 50, 100}).Draw(t, "percent")
 		w.holdings = append(w.holdings, h)
 		w.visible = append(w.visible, from+rapid.SampledFrom([]int64{0, 0, 0, 1, 3000}).Draw(t, "late"))
+		w.told = append(w.told, until)
 	}
 	return w
 }
@@ -375,7 +492,7 @@ func (w *world) seenAt(now int64) (seen []Holding) {
 		if h.From > now {
 			continue
 		}
-		if h.Until > now {
+		if w.told[i] > now && (h.Until > now || now < w.end) {
 			h.Until = Open
 		}
 		seen = append(seen, h)
@@ -410,6 +527,9 @@ func (w *world) run(t *rapid.T) (got map[string]*Bucket) {
 		tally.Add(Round{Now: now, Holdings: seen, Looks: looks})
 		last = now
 		tally.all(got)
+		if w.calm {
+			continue
+		}
 		switch rapid.IntRange(0, 9).Draw(t, "event") {
 		case 0:
 			tally = New(strconv.Itoa(n), length, off, tally.Marks())
@@ -417,6 +537,8 @@ func (w *world) run(t *rapid.T) (got map[string]*Bucket) {
 			off = rapid.Int64Range(0, 100*hour).Draw(t, "offset")
 			tally.Rebase(strconv.Itoa(n), off)
 			tally.all(got)
+		case 2:
+			tally.Forget()
 		}
 	}
 	return got
@@ -428,20 +550,59 @@ func TestNothingIsLostAndNothingCountsTwice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)
 		w.blinks = true
-		got := w.run(t)
-		held, parts := map[string]int64{}, map[string]int64{}
-		for _, b := range got {
-			held[fmt.Sprintf("%s %d.%d", b.GPU, b.JobID, b.Restart)] += b.Held()
-			parts[b.GPU] += b.Part
-			requireValid(t, b)
-		}
-		for _, h := range w.holdings {
-			require.Equal(t, min(h.Until, w.end)-h.From, held[fmt.Sprintf("%s %d.%d", h.GPU, h.JobID, h.Restart)], "%+v", h)
-		}
-		for gpu, part := range parts {
-			require.LessOrEqual(t, part, w.covered(gpu))
-		}
+		w.requireCounted(t, w.run(t))
 	})
+}
+
+// So it is on a GPU that many share and that is held almost always, which is when
+// parts that are given twice show.
+func TestNothingCountsTwiceOnACrowdedGPU(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawWorldOf(t, "G")
+		w.blinks = true
+		base := holding("G", 9, 0, Open)
+		base.MPSPercent = rapid.SampledFrom([]int{0, 60, 100}).Draw(t, "base")
+		w.holdings, w.visible, w.told = append(w.holdings, base), append(w.visible, 0), append(w.told, Open)
+		w.requireCounted(t, w.run(t))
+	})
+}
+
+// So it is if ends are read after a look that counted beyond them. This needs an agent
+// that is there all the time: what another has counted can't be taken back. And those
+// who shared a GPU must all have a percentage, or none: with some of each, one that is
+// found late in a moment that was taken back from another may be given what a third
+// had of it.
+func TestNothingCountsTwiceOfWhatIsTakenBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawWorldOf(t, "G")
+		w.calm = true
+		percents := []int{0}
+		if rapid.Bool().Draw(t, "percentages") {
+			percents = []int{7, 33, 50, 80, 100}
+		}
+		for i := range w.holdings {
+			w.holdings[i].MPSPercent = rapid.SampledFrom(percents).Draw(t, "percent")
+			if until := w.holdings[i].Until; until != Open {
+				w.told[i] = until + rapid.Int64Range(0, 900).Draw(t, "told late")
+			}
+		}
+		w.requireCounted(t, w.run(t))
+	})
+}
+
+func (w *world) requireCounted(t *rapid.T, got map[string]*Bucket) {
+	held, parts := map[string]int64{}, map[string]int64{}
+	for _, b := range got {
+		held[fmt.Sprintf("%s %d.%d", b.GPU, b.JobID, b.Restart)] += b.Held()
+		parts[b.GPU] += b.Part
+		requireValid(t, b)
+	}
+	for _, h := range w.holdings {
+		require.Equal(t, min(h.Until, w.end)-h.From, held[fmt.Sprintf("%s %d.%d", h.GPU, h.JobID, h.Restart)], "%+v", h)
+	}
+	for gpu, part := range parts {
+		require.LessOrEqual(t, part, w.covered(gpu))
+	}
 }
 
 // With nobody late and no percentages the parts are all of the time.
