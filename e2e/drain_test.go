@@ -20,6 +20,7 @@ import (
 // another node as well; what can't be requeued stays, as do what runs elsewhere and
 // what was suspended meanwhile. Who asked for a mail gets one.
 func TestJobsMakeRoomForTheRepairOfANode(t *testing.T) {
+	t.Parallel() // it mostly waits
 	sent := writable(t, "mail")
 	s := own(t, testcluster.Options{Nodes: 3, Slurmdbd: true, Preempt: true, SlurmConf: []string{"MinJobAge=300", "MailProg=" + mailProg(t, sent)}})
 	protection := 40 * time.Second
@@ -77,6 +78,7 @@ func TestJobsMakeRoomForTheRepairOfANode(t *testing.T) {
 // A het job leaves as a whole whichever of its components stands on the drained
 // node, also if that has no GPUs; or stays as a whole, and nothing is claimed of it.
 func TestHetJobsLeaveADrainedNodeAsAWhole(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := own(t, testcluster.Options{Nodes: 2, Slurmdbd: true, Preempt: true, SlurmConf: []string{"MinJobAge=300"}})
 	s.exec("root", "gpubudget", "policy", "set", "drain", "requeue")
 	gpu, none := "--gpus-per-node=1", "--ntasks=1"
@@ -138,6 +140,7 @@ func TestHetJobsLeaveADrainedNodeAsAWhole(t *testing.T) {
 // Who would have a grace time if it were preempted has it on a drained node: it is
 // told once, by SIGTERM or what it asked for, and requeued when the time is over.
 func TestADrainedNodeLeavesTheGraceTime(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := graceCluster(t, func(o *testcluster.Options) {
 		o.SlurmConf = append(o.SlurmConf, "SlurmctldParameters=preempt_send_user_signal")
 	})

@@ -146,6 +146,7 @@ func (s *scenario) evicts(signal, node string, gone listener, others ...listener
 // A job whose QOS has a grace time is sent SIGCONT and SIGTERM, once, and goes on for
 // so long before it is requeued; meanwhile nobody else has to go for the same request.
 func TestPreemptionLeavesTheGraceTime(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := graceCluster(t, nil)
 	a, b := s.listen("a", "n1", true), s.listen("b", "n2", true)
 	s.evicts("TERM", "n1", a, b)
@@ -154,6 +155,7 @@ func TestPreemptionLeavesTheGraceTime(t *testing.T) {
 // With preempt_send_user_signal it is what the job asked for with --signal: its steps
 // get it, or with B: its batch script.
 func TestPreemptionSendsTheUsersSignal(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := graceCluster(t, func(o *testcluster.Options) {
 		o.SlurmConf = append(o.SlurmConf, "SlurmctldParameters=preempt_send_user_signal")
 	})

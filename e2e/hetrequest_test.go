@@ -21,6 +21,7 @@ const hetLate = 20 * time.Second
 // A het job that needs the GPUs of others, on a cluster where whoever waits takes what
 // is free at once. What happened is read in Slurm's accounting.
 func TestHetRequest(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := graceCluster(t, func(o *testcluster.Options) { o.Nodes = 3 })
 	const (
 		head, gpu, gpus = "--nodelist=n1 --ntasks=1", "--nodelist=n1 --gpus-per-node=1", "--nodelist=n2 --gpus-per-node=2"

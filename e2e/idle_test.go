@@ -21,6 +21,7 @@ import (
 // covered; the run is charged to the millisecond all the same. Slurm and the agent
 // are real, the GPUs are simulated.
 func TestIdleGPUsAndWhatNoMeterCovered(t *testing.T) {
+	t.Parallel() // it mostly waits
 	m := newMetered(t, testcluster.Options{
 		GPUsPerNode: 2, Priority: testcluster.Gpubudget, Slurmdbd: true,
 		Accounts: []testcluster.Account{{Name: "vision", Share: "50%", Users: []string{ann}}},

@@ -41,6 +41,7 @@ func own(t *testing.T, opts testcluster.Options) *scenario {
 // back once, and they stand as if it had never been; also in slurmctld, whose
 // sshare shows it.
 func TestNodeFailuresAreRefunded(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := own(t, testcluster.Options{
 		Nodes: 2, Slurmdbd: true,
 		// Without limits nobody tells the plugin why a job is queued again.

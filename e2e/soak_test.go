@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -55,6 +56,7 @@ func (j soakJob) allocated() bool { return j.account != soakFree && j.min > 0 }
 // TestSoak keeps a cluster busier than it can be, by random, and then reads in
 // Slurm's accounting whether anybody's rights were broken.
 func TestSoak(t *testing.T) {
+	t.Parallel() // it mostly waits
 	accounts := []testcluster.Account{
 		{Name: "gold", Share: "40%", Users: []string{ann}},
 		{Name: "silver", Share: "30%", Users: []string{bob}},
@@ -130,11 +132,21 @@ func (s *soak) topUp(accounts []testcluster.Account) {
 		account  string
 		reserved bool
 	}
-	waiting := make(map[queue]int)
-	for _, row := range s.rows("squeue", "--noheader", "--states=PENDING", "--format=%a|%v") {
-		waiting[queue{row[0], row[1] == soakKept}]++
+	waiting, ready := make(map[queue]int), make(map[string]bool)
+	for _, row := range s.rows("squeue", "--noheader", "--states=PENDING", "--format=%a|%v|%i|%r") {
+		reserved := row[1] == soakKept
+		waiting[queue{row[0], reserved}]++
+		id, err := strconv.ParseUint(row[2], 10, 32) // not of arrays and het jobs
+		if err == nil && !reserved && s.jobs[uint32(id)].gpus == 1 && row[3] != "BeginTime" {
+			ready[row[0]] = true
+		}
 	}
 	for _, a := range accounts {
+		// Or all that wait may need two GPUs at once, or be held back after a requeue, and
+		// nobody there is who could use one that is free.
+		if !ready[a.Name] {
+			s.submitOne(a, soakShape{})
+		}
 		for n := waiting[queue{a.Name, false}]; n < soakRoom; n++ {
 			s.one(a)
 		}

@@ -270,6 +270,7 @@ func TestUnallocatedTimeIsReportedApart(t *testing.T) {
 // nor those without GPUs. What asks for more than there is gets what there is, and
 // its user is told.
 func TestUnfundedJobsAreRefused(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := startContract(t, func(o *testcluster.Options) { o.Submit, o.Slurmdbd = true, true })
 	own := s.bypass(t)
 	submit := func(user, account string, args ...string) error {
@@ -329,6 +330,7 @@ func TestUnfundedJobsAreRefused(t *testing.T) {
 // A user can't take a job to an account that has nothing left either, but an
 // operator can.
 func TestUnfundedJobsAreRefusedWhenTheyChangeHands(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := startContract(t, func(o *testcluster.Options) {
 		o.Submit, o.Slurmdbd = true, true
 		o.Accounts[2].Users = []string{cem, ann}
@@ -348,6 +350,7 @@ func TestUnfundedJobsAreRefusedWhenTheyChangeHands(t *testing.T) {
 // Each run of a job that is requeued has its whole minimum runtime, from its own
 // start on.
 func TestARequeuedJobIsProtectedAnew(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := startContract(t, nil)
 	id := s.submit(ann, "told_a", 300, "--gpus=1", "--min-runtime=2h", "--requeue")
 	first := s.run(id)
