@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "claims.h"
+#include "eviction.h"
 #include "peer.h"
 
 #include "src/slurmctld/preempt.h"

@@ -46,14 +46,7 @@ uint16_t preempt_mode(const job_record_t *job)
 
 	if (mode == PREEMPT_MODE_OFF || mode == PREEMPT_MODE_CANCEL)
 		return mode;
-	return job->batch_flag && job->details && job->details->requeue ? PREEMPT_MODE_REQUEUE : PREEMPT_MODE_CANCEL;
-}
-
-static uint32_t grace_time(const job_record_t *job)
-{
-	if (job->qos_ptr && job->qos_ptr->grace_time)
-		return job->qos_ptr->grace_time;
-	return job->part_ptr ? job->part_ptr->grace_time : 0;
+	return requeuable(job) ? PREEMPT_MODE_REQUEUE : PREEMPT_MODE_CANCEL;
 }
 
 /* What the log last told of; none yet: NO_VAL16. */

@@ -73,17 +73,12 @@ static const node_record_t *drained_node(const job_record_t *job)
  * that gang scheduling has suspended counts as preempted too, but goes on. */
 static bool is_preempted(const job_record_t *job)
 {
-	return job->preempt_time && job->end_time <= job->preempt_time + (time_t)notice_grace(job);
+	return job->preempt_time && job->end_time <= job->preempt_time + (time_t)grace_time(job);
 }
 
 static bool can_leave(const job_record_t *job)
 {
 	return (IS_JOB_RUNNING(job) || IS_JOB_SUSPENDED(job)) && !IS_JOB_COMPLETING(job) && !is_preempted(job);
-}
-
-static bool can_be_requeued(const job_record_t *job)
-{
-	return job->batch_flag && job->details && job->details->requeue;
 }
 
 /* A component that has ended, by scancel, keeps none of the others. */
@@ -92,7 +87,7 @@ static int stays(void *x, void *key)
 	const job_record_t *job = x;
 
 	(void)key;
-	return !can_be_requeued(job) || !(can_leave(job) || IS_JOB_COMPLETED(job));
+	return !requeuable(job) || !(can_leave(job) || IS_JOB_COMPLETED(job));
 }
 
 static int stands_on_drained(void *x, void *key)
@@ -106,7 +101,7 @@ static int stands_on_drained(void *x, void *key)
 /* Whether all of a job can leave; it is no component of a het job but the leader. */
 static bool whole_can_leave(const job_record_t *job)
 {
-	if (!can_leave(job) || !can_be_requeued(job))
+	if (!can_leave(job) || !requeuable(job))
 		return false;
 	return !job->het_job_list || !list_find_first(job->het_job_list, stays, NULL);
 }

@@ -11,16 +11,9 @@
 
 #include "shim.h"
 
-uint32_t notice_grace(const job_record_t *job)
-{
-	if (job->qos_ptr && job->qos_ptr->grace_time)
-		return job->qos_ptr->grace_time;
-	return job->part_ptr ? job->part_ptr->grace_time : 0;
-}
-
 static int most_grace(void *x, void *arg)
 {
-	uint32_t *most = arg, grace = notice_grace(x);
+	uint32_t *most = arg, grace = grace_time(x);
 
 	if (grace > *most)
 		*most = grace;

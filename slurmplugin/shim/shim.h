@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "../bridge.h"
+#include "eviction.h"
 #include "owners.h"
 #include "score.h"
 #include "slurm_compat.h"
@@ -130,7 +131,6 @@ bool jobs_for_each(const struct jobs_walk *how, void *arg);
 int64_t min_runtime_asked(const job_record_t *job, time_t now);
 /* Seconds; 0 if there is no limit. Needs the partition read lock. */
 int64_t time_limit_s(const job_record_t *job);
-bool requeuable(const job_record_t *job);
 
 /* flatten.c: from a job record to the bridge. Needs the job, node and
  * partition read locks and the association manager's assoc and qos ones. */
@@ -213,10 +213,8 @@ void set_forget(void);
 void job_remark(job_record_t *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* notice.c: what a job is told before it is requeued. */
-/* The grace time that Slurm would give to a job, or a component; and for how long
- * all of a job goes on after it was told, 0 if it isn't to be told. Need the
- * association manager's lock of QOSs, to read. */
-uint32_t notice_grace(const job_record_t *job);
+/* For how long all of a job goes on after it was told, 0 if it isn't to be told. Needs
+ * the association manager's lock of QOSs, to read. */
 uint32_t notice_due(job_record_t *job);
 /* Tells it. Needs the job write lock, those of nodes and the configuration. */
 void notice_give(job_record_t *job);

@@ -45,8 +45,3 @@ int64_t time_limit_s(const job_record_t *job)
 		minutes = part->default_time != NO_VAL ? part->default_time : part->max_time;
 	return minutes == NO_VAL || minutes == INFINITE ? 0 : minutes * INT64_C(60);
 }
-
-bool requeuable(const job_record_t *job)
-{
-	return job->batch_flag && job->details && job->details->requeue;
-}
