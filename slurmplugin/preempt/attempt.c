@@ -219,11 +219,11 @@ static void keep_before(void)
 /* All components have others evicted in the same moment. */
 static void evict_for_others(const struct gpub_peer *peer, const job_record_t *request)
 {
-	const job_record_t *leader = find_job_record(request->het_job_id);
+	const job_record_t *leader = het_leader(request);
 	ListIterator iterator;
 	job_record_t *other;
 
-	if (!leader || !leader->het_job_list)
+	if (!leader)
 		return;
 	asking.whole = true;
 	keep_before();

@@ -32,7 +32,7 @@ static uint64_t this_thread(void)
 
 /* ---- the components ---- */
 
-static const job_record_t *leader_of(const job_record_t *job)
+const job_record_t *het_leader(const job_record_t *job)
 {
 	const job_record_t *leader = job->het_job_id ? find_job_record(job->het_job_id) : NULL;
 
@@ -58,7 +58,7 @@ static int can_not_start(void *x, void *arg)
 static bool hindered(const job_record_t *request, time_t now)
 {
 	struct search search = { request, now };
-	const job_record_t *leader = leader_of(request);
+	const job_record_t *leader = het_leader(request);
 
 	return leader && list_find_first_ro(leader->het_job_list, can_not_start, &search);
 }
@@ -101,7 +101,7 @@ static int exclude_planned(void *x, void *arg)
 void het_limit_nodes(bitstr_t *nodes, const job_record_t *request)
 {
 	struct exclusion exclusion = { request, nodes };
-	const job_record_t *leader = leader_of(request);
+	const job_record_t *leader = het_leader(request);
 	bitstr_t *planned;
 
 	if (!leader)

@@ -313,16 +313,6 @@ static bool read_run(struct placing *placing, const job_record_t *job, const str
 	return true;
 }
 
-/* The processor is told of the records before their turn: they lie all over memory.
- * Where one was may be anything by now, which does no harm to ask for. */
-#define AHEAD 16 /* jobs */
-
-static void fetch(const struct run *run)
-{
-	__builtin_prefetch(&run->job->job_id);
-	__builtin_prefetch(&run->job->job_state);
-}
-
 static bool read_runs(struct placing *placing, const job_record_t *request, uint32_t type)
 {
 	const struct run_piece *pieces;
@@ -333,7 +323,7 @@ static bool read_runs(struct placing *placing, const job_record_t *request, uint
 		const job_record_t *job = find_job_record(runs[i].job_id);
 
 		if (i + AHEAD < count)
-			fetch(&runs[i + AHEAD]);
+			job_fetch(runs[i + AHEAD].job);
 		if (job && job != request && !read_run(placing, job, &runs[i], pieces + runs[i].first, request, type))
 			return false;
 	}

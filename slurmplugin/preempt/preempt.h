@@ -60,6 +60,11 @@ const struct run *running_runs(uint32_t *count, const struct run_piece **pieces)
 /* Tells the processor that the walk over the list has come to this place, from 0. Needs
  * no lock. */
 void running_fetch(uint32_t place);
+/* Tells it to get what says whether a job runs, so many jobs before its turn: before that
+ * much else is asked for. Where a record was may be anything by now, which does no harm to
+ * ask for. */
+#define AHEAD 16
+void job_fetch(const job_record_t *job);
 void running_free(void);
 /* Of a run: the later of its start and its last resize. */
 int64_t run_start(const job_record_t *job);
@@ -68,6 +73,9 @@ int64_t run_start(const job_record_t *job);
 bool gres_is_gpu(const gres_state_t *gres);
 
 /* het.c: het jobs that others have to make way for. */
+/* The first component of the het job that this one belongs to, with the list of all; NULL
+ * if there is none. */
+const job_record_t *het_leader(const job_record_t *job);
 /* False if another component runs already, or is held back. */
 bool het_may_ask(const job_record_t *request, time_t now);
 /* Whether the candidates that there are for a component may be offered; 0 if it has room, or

@@ -76,8 +76,6 @@ bool gres_is_gpu(const gres_state_t *gres)
 
 /* ---- memory ahead of time ---- */
 
-#define AHEAD 16 /* jobs: before that much else is asked for */
-
 static struct walk_step step_at(uint32_t place)
 {
 	const struct walk *last = __atomic_load_n(&walk, __ATOMIC_ACQUIRE);
@@ -121,9 +119,7 @@ static void free_walks(void)
 	}
 }
 
-/* What tells whether a job runs. Where a record was may be anything by now, which does
- * no harm to ask for. */
-static void fetch_state(const job_record_t *job)
+void job_fetch(const job_record_t *job)
 {
 	if (!job)
 		return;
@@ -146,7 +142,7 @@ static void fetch_terms(struct walk_step step)
 
 void running_fetch(uint32_t place)
 {
-	fetch_state(step_at(place + AHEAD).job);
+	job_fetch(step_at(place + AHEAD).job);
 }
 
 /* ---- what a run holds ---- */
@@ -290,7 +286,7 @@ static int note(void *x, void *arg)
 	struct run *run;
 
 	(void)arg;
-	fetch_state(ahead.job);
+	job_fetch(ahead.job);
 	if (ahead.details)
 		fetch_terms(ahead);
 	remember_step(looked.place++, job, runs(job) ? job->details : NULL);
