@@ -363,7 +363,13 @@ func (e *Engine) victimOf(r *run, now fairshare.Instant) Party {
 	if r.MinRuntime != nil {
 		p.MinRuntime = *r.MinRuntime
 	}
-	if until := usage.ProtectionOf(e.tracker.together(r), now.Time()).Until; !until.IsZero() {
+	job := []*usage.Run{&r.Run}
+	if r.HetJobID != 0 {
+		for _, other := range e.tracker.components(r.HetJobID) {
+			job = append(job, &other.Run)
+		}
+	}
+	if until := usage.ProtectionOf(job, now.Time()).Until; !until.IsZero() {
 		p.ProtectedUntil = fairshare.At(until)
 	}
 	return p

@@ -3,6 +3,8 @@
 package engine
 
 import (
+	"slices"
+
 	"gpubudget/budgets"
 	"gpubudget/fairshare"
 	"gpubudget/usage"
@@ -34,17 +36,8 @@ func (e *Engine) MayLeave(id, het uint32, nowMS int64) bool {
 // allUnprotected tells whether nothing protects any component of a het job, of
 // which some is known.
 func (e *Engine) allUnprotected(het uint32, now fairshare.Instant) bool {
-	known := false
-	for _, r := range e.tracker.openRuns() {
-		if r.HetJobID != het {
-			continue
-		}
-		if !unprotected(r, now) {
-			return false
-		}
-		known = true
-	}
-	return known
+	components := e.tracker.components(het)
+	return len(components) > 0 && !slices.ContainsFunc(components, func(r *run) bool { return !unprotected(r, now) })
 }
 
 // unprotected tells that a run may be made to give way at an instant.

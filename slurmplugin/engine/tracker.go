@@ -165,19 +165,14 @@ func (t *tracker) record(id uint32) *job {
 	return rec
 }
 
-// together are the run and those of the other components of its het job that
-// are going on.
-func (t *tracker) together(r *run) []*usage.Run {
-	all := []*usage.Run{&r.Run}
-	if r.HetJobID == 0 {
-		return all
-	}
-	for _, other := range t.open {
-		if other != r && other.HetJobID == r.HetJobID && other.Open() {
-			all = append(all, &other.Run)
+// components are the runs of a het job that are going on.
+func (t *tracker) components(het uint32) (runs []*run) {
+	for _, r := range t.openRuns() {
+		if r.HetJobID == het {
+			runs = append(runs, r)
 		}
 	}
-	return all
+	return runs
 }
 
 // hint is a look at one job between passes.
