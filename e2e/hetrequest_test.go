@@ -20,7 +20,7 @@ const hetLate = 20 * time.Second
 
 // A het job that needs the GPUs of others, on a cluster where whoever waits takes what
 // is free at once. What happened is read in Slurm's accounting.
-func TestHetRequest(t *testing.T) {
+func TestHetRequest(t *testing.T) { //nolint:tparallel // its cases have one cluster, one after the other
 	t.Parallel() // it mostly waits
 	s := graceCluster(t, func(o *testcluster.Options) { o.Nodes = 3 })
 	const (
